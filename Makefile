@@ -1,0 +1,37 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both set up .venv first; nothing outside this folder is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test check format clean
+
+demo: .venv/.demo
+	$(BIN)/infhess demo
+
+test: .venv/.dev
+	$(BIN)/python -m pytest
+
+check: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "infhess needs Python 3.10 or newer: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: pyproject.toml | .venv/bin/python
+	$(PIP) install -e '.[experiments]'
+	@touch $@
+
+.venv/.dev: pyproject.toml | .venv/bin/python
+	$(PIP) install -e '.[dev]'
+	@touch $@ .venv/.demo
+
+clean:
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache

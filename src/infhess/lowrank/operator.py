@@ -1,0 +1,178 @@
+"""What every matrix of this library can do, stored as it may be; and the one that is stored dense."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from infhess._checks import as_vectors, count, finite_number
+from infhess.lowrank.krylov import block_krylov
+
+
+class Eigenpairs(NamedTuple):
+    """Eigenvalues (descending), orthonormal vectors (N, k), and where known the standard deviation of each value."""
+
+    values: Tensor
+    vectors: Tensor
+    std: Tensor | None = None
+
+
+class SingularTriplets(NamedTuple):
+    """Singular values (descending), left (N, k) and right (M, k) singular vectors."""
+
+    values: Tensor
+    vectors: Tensor
+    right: Tensor
+
+
+class SingularError(ValueError):
+    """A system without a unique solution; the message names the remedy."""
+
+
+SINGULAR = (
+    "this operator is singular to working precision, so it does not solve; pass damping=δ > 0 to solve (A + δI) x = v"
+)
+
+
+class Operator(ABC):
+    """A matrix (N, M) known by its products: `A @ v`, `A @ V`, `A.T`, `A.solve(v)`, `A.dense()`, `A.to_scipy()`."""
+
+    shape: tuple[int, int]
+    like: Tensor  # an empty tensor that carries dtype and device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of vectors this operator takes and gives."""
+        return self.like.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of vectors this operator takes and gives."""
+        return self.like.device
+
+    @abstractmethod
+    def _product(self, v: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _solve(self, v: Tensor, damping: float) -> Tensor: ...
+
+    @property
+    @abstractmethod
+    def T(self) -> Operator:
+        """The transpose."""
+
+    def eigh(self, k: int) -> Eigenpairs:
+        """The k largest eigenvalues of the symmetric part (A + Aᵀ)/2, descending, and their vectors."""
+        k, transposed = self._square_and(k, "eigh"), self.T
+
+        def symmetric(V: Tensor) -> Tensor:
+            return (self._product(V) + transposed._product(V)) / 2
+
+        return Eigenpairs(*block_krylov(symmetric, self._start(k), k))
+
+    def svd(self, k: int) -> SingularTriplets:
+        """The k largest singular values, descending, with left and right vectors."""
+        k, transposed = count(k, "k", min(self.shape)), self.T
+        _, V = block_krylov(lambda V: transposed._product(self._product(V)), self._start(k), k)
+        U, values, zt = torch.linalg.svd(self._product(V), full_matrices=False)
+        return SingularTriplets(values, U, V @ zt.mT)
+
+    def _start(self, k: int) -> Tensor:
+        # Its own seed: the answer must not depend on, or move, a global random state.
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(self.shape[1], k, generator=generator, dtype=torch.float64).to(self.like)
+
+    def __matmul__(self, v: Any) -> Tensor:
+        """A @ v for a vector (M,) or a block (M, k)."""
+        return self._product(as_vectors(v, "v", self.shape[1], self.like))
+
+    def solve(self, v: Any, damping: float = 0.0) -> Tensor:
+        """(A + damping·I)⁻¹ v for a vector or a block; a singular or rectangular A needs damping or is an error."""
+        N, M = self.shape
+        if N != M:
+            raise SingularError(
+                f"solve needs a square operator, got shape {self.shape}; use .dense() and least squares"
+            )
+        v = as_vectors(v, "v", N, self.like)
+        return self._solve(v, finite_number(damping, "damping", least=0.0))
+
+    def dense(self) -> Tensor:
+        """The whole (N, M) array: for tests and small matrices."""
+        return self._product(torch.eye(self.shape[1], dtype=self.dtype, device=self.device))
+
+    def to_scipy(self) -> Any:
+        """A `scipy.sparse.linalg.LinearOperator` with products and transposed products (needs SciPy)."""
+        import numpy as np
+        from scipy.sparse.linalg import LinearOperator
+
+        def product(operator: Operator) -> Any:
+            return lambda v: (operator @ torch.as_tensor(np.asarray(v)).to(operator.like)).cpu().numpy()
+
+        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+        forward, adjoint = product(self), product(self.T)
+        return LinearOperator(self.shape, matvec=forward, matmat=forward, rmatvec=adjoint, rmatmat=adjoint, dtype=dtype)
+
+    def _square_and(self, k: int, what: str) -> int:
+        if self.shape[0] != self.shape[1]:
+            raise ValueError(f"{what} needs a square matrix, got shape {self.shape}; svd(k) takes any shape")
+        return count(k, "k", self.shape[0])
+
+
+class Dense(Operator):
+    """A matrix that is stored whole: the posterior mean under a dense prior mean.
+
+    >>> import torch
+    >>> Dense(2 * torch.eye(3)).solve(torch.ones(3)).tolist()
+    [0.5, 0.5, 0.5]
+    """
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix
+        self.shape = (matrix.shape[0], matrix.shape[1])
+        self.like = matrix.new_empty(0)
+
+    def _product(self, v: Tensor) -> Tensor:
+        return self.matrix @ v
+
+    @property
+    def T(self) -> Dense:
+        """The transpose."""
+        return Dense(self.matrix.mT)
+
+    def _solve(self, v: Tensor, damping: float) -> Tensor:
+        eye = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
+        return regular_solve(self.matrix + damping * eye, v)
+
+    def eigh(self, k: int) -> Eigenpairs:
+        """The k largest eigenvalues of the symmetric part, descending, and their vectors."""
+        k = self._square_and(k, "eigh")
+        values, vectors = torch.linalg.eigh((self.matrix + self.matrix.mT) / 2)
+        return Eigenpairs(values.flip(0)[:k], vectors.flip(1)[:, :k])
+
+    def svd(self, k: int) -> SingularTriplets:
+        """The k largest singular values, descending, with left and right vectors."""
+        k = count(k, "k", min(self.shape))
+        U, values, Vt = torch.linalg.svd(self.matrix, full_matrices=False)
+        return SingularTriplets(values[:k], U[:, :k], Vt[:k].mT)
+
+
+def regular_solve(A: Tensor, b: Tensor) -> Tensor:
+    """A⁻¹b, or a `SingularError` where the reciprocal condition number of A is at the level of rounding.
+
+    Rows and columns are first scaled to a unit maximum, so that units of the unknowns do not look like singularity.
+    """
+    if A.shape[0] == 0:
+        return b
+    rows = A.abs().amax(dim=1).clamp(min=torch.finfo(A.dtype).tiny)
+    scaled = A / rows[:, None]
+    columns = scaled.abs().amax(dim=0).clamp(min=torch.finfo(A.dtype).tiny)
+    scaled = scaled / columns
+    if not torch.isfinite(scaled).all() or torch.linalg.cond(scaled) > 0.1 / torch.finfo(A.dtype).eps:
+        raise SingularError(SINGULAR)
+    vector = b.ndim == 1
+    rhs = (b[:, None] if vector else b) / rows[:, None]
+    x: Tensor = torch.linalg.solve(scaled, rhs) / columns[:, None]
+    return x[:, 0] if vector else x

@@ -1,0 +1,126 @@
+"""What a posterior over a matrix can tell, whatever the prior."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from infhess._checks import as_vectors
+from infhess.lowrank import Eigenpairs, Operator, SingularTriplets
+from infhess.posterior.observations import Observations
+
+if TYPE_CHECKING:
+    from infhess.posterior.priors import Prior
+
+
+class Posterior(ABC):
+    """p(B | Y, S): an operator `mean`, the variance of any uᵀBv, samples, the evidence, eigenpairs with error bars.
+
+    A value: `extend` gives a new posterior and leaves this one as it is.
+    """
+
+    def __init__(self, prior: Prior, observations: Observations) -> None:
+        self.prior, self.observations = prior, observations
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape (N, M) of B."""
+        return self.observations.shape
+
+    @property
+    def S(self) -> Tensor:
+        """The directions (M, m) as they were given."""
+        return self.observations.S * self.observations.norms.to(self.observations.S)
+
+    @property
+    def Y(self) -> Tensor:
+        """The products (N, m) as they were given."""
+        return self.observations.Y * self.observations.norms.to(self.observations.Y)
+
+    def __len__(self) -> int:
+        return len(self.observations)
+
+    def __repr__(self) -> str:
+        N, M = self.shape
+        return f"{type(self).__name__}({N}×{M} matrix, {len(self)} observations, {self.prior})"
+
+    @cached_property
+    def mean(self) -> Operator:
+        """The posterior mean as an operator: `@`, `.T`, `.solve`, `.dense()`, `.to_scipy()`."""
+        return self._mean()
+
+    def variance(self, u: Any, v: Any) -> Tensor:
+        """The variance of uᵀBv: a scalar for vectors u (N,), v (M,); one a column for blocks (N, k), (M, k)."""
+        N, M = self.shape
+        like = self.observations.Y
+        u, v = as_vectors(u, "u", N, like), as_vectors(v, "v", M, like)
+        if u.shape[1:] != v.shape[1:]:
+            raise ValueError(f"expected as many u as v, got shapes {tuple(u.shape)} and {tuple(v.shape)}")
+        values = self._variances(u.reshape(N, -1), v.reshape(M, -1)).clamp(min=0).to(like.dtype)
+        return values[0] if u.ndim == 1 else values
+
+    def sample(self, V: Any, generator: torch.Generator | None = None) -> Tensor:
+        """A draw of B @ V for a thin V (M, k) or a vector (M,): no N×N array."""
+        M = self.shape[1]
+        V = as_vectors(V, "V", M, self.observations.Y)
+        draw = self._sample(V.reshape(M, -1), generator)
+        return draw[:, 0] if V.ndim == 1 else draw
+
+    def extend(self, s: Any, y: Any) -> Posterior:
+        """The posterior with one more observation y = B s, in O(N m)."""
+        return type(self)(self.prior, self.observations.extend(s, y))
+
+    def eigh(self, k: int) -> Eigenpairs:
+        """The k largest eigenvalues of the mean's symmetric part; `.std` is that of uᵀBu for each vector u."""
+        pairs = self.mean.eigh(k)
+        return pairs._replace(std=self.variance(pairs.vectors, pairs.vectors).sqrt())
+
+    def svd(self, k: int) -> SingularTriplets:
+        """The paper's reduction: the k largest singular values Σ and left singular vectors U of the mean."""
+        return self.mean.svd(k)
+
+    def save(self, path: Any) -> None:
+        """Write prior and observations to a file in the safetensors format (no pickle); `infhess.load` reads it."""
+        from infhess.posterior.files import save
+
+        save(self, path)
+
+    @abstractmethod
+    def _mean(self) -> Operator: ...
+
+    @abstractmethod
+    def _variances(self, u: Tensor, v: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _sample(self, V: Tensor, generator: torch.Generator | None) -> Tensor: ...
+
+    @abstractmethod
+    def log_evidence(self) -> Tensor:
+        """log p(Y | S, prior), a scalar tensor."""
+
+
+def normal(*shape: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal draws in the dtype and on the device of `like`, from a generator on any device."""
+    device = like.device if generator is None else generator.device
+    return torch.randn(*shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
+
+
+class ContradictionError(ValueError):
+    """Exact products that no matrix (or no symmetric matrix) can have given."""
+
+
+def contradiction(observation: int) -> ContradictionError:
+    """The error for exact products that disagree."""
+    return ContradictionError(
+        f"exact products contradict each other (observation {observation}): "
+        "repeated directions have different products; give a noise level above 0, or leave one out"
+    )
+
+
+NO_EVIDENCE = (
+    "log_evidence is not defined for exact products (noise 0): the density is singular; give a noise level above 0"
+)

@@ -1,6 +1,29 @@
 """Infer a matrix from noisy products with it, and train faster with what was learnt."""
 
 from infhess._version import __version__
+from infhess.active import infer, infer_steps
+from infhess.curvature import Products
+from infhess.lowrank import LowRank, Operator
 from infhess.posterior import CurvatureShaped, Isotropic, Kronecker, Posterior, Symmetric, condition, load
+from infhess.preconditioner import paper_preconditioner, preconditioner
 
-__all__ = ["CurvatureShaped", "Isotropic", "Kronecker", "Posterior", "Symmetric", "__version__", "condition", "load"]
+__all__ = [
+    # priors and posteriors
+    "CurvatureShaped",
+    "Isotropic",
+    "Kronecker",
+    "Posterior",
+    "Symmetric",
+    "condition",
+    "load",
+    # active inference
+    "Products",
+    "infer",
+    "infer_steps",
+    # operators and preconditioners
+    "LowRank",
+    "Operator",
+    "paper_preconditioner",
+    "preconditioner",
+    "__version__",
+]

@@ -21,7 +21,8 @@ def as_real(x: Any, name: str, like: Tensor | None = None) -> Tensor:
         raise TypeError(
             f"{name}: expected a real floating-point dtype, got {x.dtype}; convert it with .to(torch.float64)"
         )
-    return x.detach()
+    real: Tensor = x.detach()
+    return real
 
 
 def as_vectors(x: Any, name: str, size: int, like: Tensor) -> Tensor:
@@ -44,9 +45,12 @@ def same_place(S: Tensor, Y: Tensor) -> None:
 
 def finite_columns(X: Tensor, name: str) -> None:
     """No column of X holds NaN or infinity; the message names the first observation that does."""
-    # NaN and infinity survive a norm: one number a column instead of a test (and a copy) of every entry.
+    # NaN and infinity survive a norm: one number a column instead of a test (and a copy) of every entry. The second
+    # look is for squares that overflow.
+    if bool(torch.isfinite(torch.linalg.vector_norm(X, dim=0)).all()):
+        return
     bad = ~torch.isfinite(torch.linalg.vector_norm(X, ord=torch.inf, dim=0))
-    if bad.any():
+    if bool(bad.any()):
         raise ValueError(f"{name}: observation {int(bad.nonzero()[0])} holds NaN or infinity; leave it out or mend it")
 
 

@@ -24,8 +24,9 @@ class LowRank(Operator):
     >>> A = LowRank(2.0, torch.tensor([[1.0], [0.0]]))
     >>> A.dense().tolist()
     [[3.0, 0.0], [0.0, 2.0]]
-    >>> A.power(-1.0).dense().round(decimals=4).tolist()
-    [[0.3333, 0.0], [0.0, 0.5]]
+    >>> A.power(2.0).dense().tolist()
+    [[9.0, 0.0], [0.0, 4.0]]
+
     """
 
     def __init__(
@@ -35,9 +36,11 @@ class LowRank(Operator):
         self.right = self.left if right is None else right if isinstance(right, Tall) else Tall(right)
         self.shape = (self.left.shape[0], self.right.shape[0])
         self.like = self.left.blocks[0].new_empty(0)
-        small = {"dtype": small_dtype(self.device), "device": self.device}
-        self.core = torch.eye(self.left.shape[1], **small) if core is None else core.to(**small)
-        self.d = torch.as_tensor(d, **small) if not isinstance(d, Tensor) or d.ndim == 0 else d.to(self.like)
+        small = torch.empty(0, dtype=small_dtype(self.device), device=self.device)
+        self.core = (torch.eye(self.left.shape[1]) if core is None else core).to(small)
+        self.d = (
+            d.to(self.like) if isinstance(d, Tensor) and d.ndim else torch.as_tensor(d, dtype=small.dtype).to(small)
+        )
         if self.d.ndim and (self.d.ndim != 1 or self.shape != (len(self.d), len(self.d))):
             raise ValueError(
                 f"a diagonal of shape {tuple(self.d.shape)} does not fit an operator of shape {self.shape}"
@@ -48,7 +51,7 @@ class LowRank(Operator):
     def _diagonal_product(self, v: Tensor) -> Tensor:
         N, M = self.shape
         if self.d.ndim:
-            return (self.d * v.mT).mT
+            return _rows(self.d, v)
         if N == M:
             return v * float(self.d)
         out = v.new_zeros(N, *v.shape[1:])
@@ -68,7 +71,7 @@ class LowRank(Operator):
     def _solve(self, v: Tensor, damping: float) -> Tensor:
         """Woodbury: D⁻¹v − D⁻¹L (I + C RᵀD⁻¹L)⁻¹ C RᵀD⁻¹v, with D + damping·I in the place of D."""
         inverse = self._inverse_diagonal(damping)
-        Dv = (inverse.to(v) * v.mT).mT
+        Dv = _rows(inverse, v) if inverse.ndim else v * float(inverse)
         L = self._scaled(self.left, inverse)
         c = self._shrink(inverse, self.core @ self.right.t(Dv))
         return Dv - L @ (c if inverse.ndim else inverse * c)
@@ -95,8 +98,9 @@ class LowRank(Operator):
     def _shrink(self, inverse: Tensor, c: Tensor) -> Tensor:
         """(I + C RᵀD⁻¹L)⁻¹ c: the small system of Woodbury's formula."""
         gram = self.right.gram(self._scaled(self.left, inverse))
-        capacitance = self.core @ (gram if inverse.ndim else inverse * gram)
-        return regular_solve(capacitance + torch.eye(len(capacitance)).to(capacitance), c)
+        gram = gram if inverse.ndim else inverse * gram
+        eye = torch.eye(len(self.core)).to(gram)
+        return regular_solve(eye + self.core @ gram, c, eye + self.core.abs() @ gram.abs())
 
     @staticmethod
     def _scaled(columns: Tall, inverse: Tensor) -> Tall:
@@ -193,6 +197,11 @@ class LowRank(Operator):
         vectors[:, inside] = basis @ w[:, order[inside]].to(self.dtype)
         vectors[:, ~inside] = sign * _complement(basis, int((~inside).sum()))
         return every[order].to(self.dtype), vectors
+
+
+def _rows(d: Tensor, v: Tensor) -> Tensor:
+    """diag(d) @ v for a vector or a block."""
+    return d * v if v.ndim == 1 else d[:, None] * v
 
 
 def _complement(basis: Tensor, j: int) -> Tensor:

@@ -144,7 +144,7 @@ class Dense(Operator):
 
     def _solve(self, v: Tensor, damping: float) -> Tensor:
         eye = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
-        return regular_solve(self.matrix + damping * eye, v)
+        return regular_solve(self.matrix + damping * eye, v, self.matrix.abs() + damping * eye)
 
     def eigh(self, k: int) -> Eigenpairs:
         """The k largest eigenvalues of the symmetric part, descending, and their vectors."""
@@ -159,18 +159,18 @@ class Dense(Operator):
         return SingularTriplets(values[:k], U[:, :k], Vt[:k].mT)
 
 
-def regular_solve(A: Tensor, b: Tensor) -> Tensor:
-    """A⁻¹b, or a `SingularError` where the reciprocal condition number of A is at the level of rounding.
+def regular_solve(A: Tensor, b: Tensor, size: Tensor) -> Tensor:
+    """A⁻¹b, or a `SingularError` where the smallest singular value of A is at the level of rounding.
 
-    Rows and columns are first scaled to a unit maximum, so that units of the unknowns do not look like singularity.
+    `size` is the magnitude of what was added up to A, entry by entry. Rows and columns are divided by its largest
+    entries, so that units of the unknowns do not look like singularity, and cancellation does.
     """
     if A.shape[0] == 0:
         return b
-    rows = A.abs().amax(dim=1).clamp(min=torch.finfo(A.dtype).tiny)
-    scaled = A / rows[:, None]
-    columns = scaled.abs().amax(dim=0).clamp(min=torch.finfo(A.dtype).tiny)
-    scaled = scaled / columns
-    if not torch.isfinite(scaled).all() or torch.linalg.cond(scaled) > 0.1 / torch.finfo(A.dtype).eps:
+    rows = size.amax(dim=1).clamp(min=torch.finfo(A.dtype).tiny)
+    columns = (size / rows[:, None]).amax(dim=0).clamp(min=torch.finfo(A.dtype).tiny)
+    scaled = A / rows[:, None] / columns
+    if not torch.isfinite(scaled).all() or torch.linalg.svdvals(scaled)[-1] < 10 * torch.finfo(A.dtype).eps:
         raise SingularError(SINGULAR)
     vector = b.ndim == 1
     rhs = (b[:, None] if vector else b) / rows[:, None]

@@ -29,8 +29,8 @@ class Tall:
 
     def __matmul__(self, c: Tensor) -> Tensor:
         """A @ c for a small c (m,) or (m, k), back in the dtype of the columns."""
-        parts = c.to(self.dtype).split(self.widths)
-        out = self.blocks[0] @ parts[0]
+        parts = torch.split(c.to(self.dtype), self.widths)
+        out: Tensor = self.blocks[0] @ parts[0]
         for block, part in zip(self.blocks[1:], parts[1:]):
             out += block @ part
         return out

@@ -24,16 +24,11 @@ class CurvatureShapedPosterior(Posterior):
     With W = V = B, Λ = √ρ B and B0 = 0, Eq. (17) of de Roos & Hennig 2019 is exactly Y (T + ρ diag T)⁻¹ (BS)ᵀ, and Y
     stands for BS. Mini-batch noise has this shape (Λ = √ρ B as for a Wishart matrix, ρ = c / batch size).
 
-    T is divided by √(|Tᵢᵢ Tⱼⱼ|), where its noise is the same in every entry; there the plug-in is clipped to be positive
-    semi-definite, as T is, before the ridge ρ I is added. Negative curvature is thus left out of the mean.
+    T is divided by √(|Tᵢᵢ Tⱼⱼ|), where its noise is the same in every entry; there the plug-in is clipped to its positive
+    eigenvalues (what is not positive is noise, or negative curvature, which the mean leaves out) and the ridge ρ I added.
     """
 
     prior: CurvatureShaped
-
-    @property
-    def _T(self) -> Tensor:
-        assert self.observations.T is not None  # condition() asks for a square matrix
-        return self.observations.T
 
     @cached_property
     def noise(self) -> float | None:
@@ -41,27 +36,23 @@ class CurvatureShapedPosterior(Posterior):
         if self.prior.ridge is not None:
             return self.prior.ridge
         Y = self.observations.Y
-        return asymmetry(self._T, torch.linalg.vector_norm(Y, dim=0), Y.dtype)
-
-    @cached_property
-    def ridge(self) -> float:
-        """The ridge in use: ρ, and at rounding level where that is unknown or less."""
-        rounding = 10 * len(self) * torch.finfo(self.observations.S.dtype).eps
-        return max(self.noise or 0.0, rounding)
+        return asymmetry(self.observations.T, torch.linalg.vector_norm(Y, dim=0), Y.dtype)
 
     @cached_property
     def _scale(self) -> Tensor:
-        diagonal = self._T.diagonal().abs()
-        floor = torch.finfo(self._T.dtype).eps * diagonal.max().clamp(min=torch.finfo(self._T.dtype).tiny)
+        diagonal = self.observations.T.diagonal().abs()
+        floor = torch.finfo(self.observations.T.dtype).eps * diagonal.max().clamp(
+            min=torch.finfo(self.observations.T.dtype).tiny
+        )
         return diagonal.clamp(min=floor).sqrt()
 
     @cached_property
     def _modes(self) -> tuple[Tensor, Tensor]:
         """c (p,), F (m, p): (T + ρ diag T)⁻¹ = F diag(1/c) Fᵀ on the directions whose curvature stood out as positive."""
-        correlation = (self._T + self._T.mT) / 2 / self._scale[:, None] / self._scale
+        correlation = (self.observations.T + self.observations.T.mT) / 2 / self._scale[:, None] / self._scale
         values, Z = torch.linalg.eigh(correlation)
         keep = values > 10 * len(self) * torch.finfo(self.observations.S.dtype).eps * values.abs().max()
-        return values[keep] + self.ridge, Z[:, keep] / self._scale[:, None]
+        return values[keep] + (self.noise or 0.0), Z[:, keep] / self._scale[:, None]
 
     @cached_property
     def _K(self) -> Tensor:
@@ -74,24 +65,20 @@ class CurvatureShapedPosterior(Posterior):
     def _variances(self, u: Tensor, v: Tensor) -> Tensor:
         """The noise of the products carried to first order into uᵀB_m v; NaN where the noise is unknown.
 
-        With W = B the model's own variance is zero at the mean, so that these bars tell of noise and not of directions
-        that no product has looked at. δB_m = δY K Yᵀ + Y K δYᵀ − Y K sym(SᵀδY) K Yᵀ gives uᵀδB_m v = Σⱼ δyⱼᵀ zⱼ with
-        zⱼ = qⱼ (u − Sp/2) + pⱼ (v − Sq/2), p = KYᵀu, q = KYᵀv, and Cov(δyⱼ) = ρ Tⱼⱼ B_m.
+        With W = B the model's own variance is zero at the mean, so that these bars tell of noise, and only of what B_m
+        knows of it: few products make them too short. `infhess.spectrum` gives intervals that hold. δB_m = δY K Yᵀ + Y K δYᵀ − Y K sym(SᵀδY) K Yᵀ gives uᵀδB_m v = Σⱼ δyⱼᵀ zⱼ with
+        zⱼ = qⱼ (u − Sp/2) + pⱼ (v − Sq/2), p = KYᵀu, q = KYᵀv. The covariance is that of a product with a Wishart matrix,
+        Cov(δyⱼ) = ρ (Tⱼⱼ B_m + yⱼyⱼᵀ): Λ ∝ B of the paper is its first term.
         """
         if self.noise is None:
             return u.new_full((u.shape[1],), torch.nan)
         S, Y = Tall(self.observations.S), Tall(self.observations.Y)
         p, q = self._K @ Y.t(u), self._K @ Y.t(v)
-        # In the coordinates of the root of B_m = (YF c^{−½})(YF c^{−½})ᵀ, zⱼ is qⱼ a + pⱼ b.
-        a, b = self._root_t(u - S @ p / 2), self._root_t(v - S @ q / 2)
-        aa, bb, ab = a.square().sum(0), b.square().sum(0), (a * b).sum(0)
-        weight = self.noise * self._T.diagonal().abs()[:, None]
-        return (weight * (q.square() * aa + p.square() * bb + 2 * p * q * ab)).sum(0)
-
-    def _root_t(self, V: Tensor) -> Tensor:
-        """(YF c^{−½})ᵀ V: its Gram matrix is Vᵀ B_m V."""
-        c, F = self._modes
-        return (F / c.sqrt()).mT @ Tall(self.observations.Y).t(V)
+        a, b = Y.t(u - S @ p / 2), Y.t(v - S @ q / 2)  # yⱼᵀzⱼ = qⱼaⱼ + pⱼbⱼ, and B_m = Y K Yᵀ
+        aa, bb, ab = (a * (self._K @ a)).sum(0), (b * (self._K @ b)).sum(0), (a * (self._K @ b)).sum(0)
+        spread = self.observations.T.diagonal().abs()[:, None] * (q.square() * aa + p.square() * bb + 2 * p * q * ab)
+        variances: Tensor = self.noise * (spread + (q * a + p * b).square()).sum(0)
+        return variances
 
     def _sample(self, V: Tensor, generator: torch.Generator | None) -> Tensor:
         """The mean with products that are wrong by a fresh draw of their noise, to first order, as `variance`."""
@@ -99,7 +86,9 @@ class CurvatureShapedPosterior(Posterior):
             raise ValueError(UNKNOWN_NOISE)
         S, Y, (c, F) = Tall(self.observations.S), Tall(self.observations.Y), self._modes
         draws = normal(len(c), len(self), like=c, generator=generator)
-        small = (F / c.sqrt()) @ draws * (self.noise * self._T.diagonal().abs()).sqrt()  # δY = Y small
+        # δY = Y small: the root of B_m is YF c^{−½}, and yⱼ itself is the j-th unit vector.
+        small = (F / c.sqrt()) @ draws * self.observations.T.diagonal().abs().sqrt()
+        small = self.noise**0.5 * (small + torch.diag(normal(len(self), like=c, generator=generator)))
         q = self._K @ Y.t(V)
         slope = S.gram(Y) @ small
         back = self._K @ (small.mT @ Y.t(V) - (slope + slope.mT) @ q / 2)

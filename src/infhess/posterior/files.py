@@ -45,7 +45,7 @@ def load(path: Any) -> Posterior:
     values = json.loads(metadata["numbers"])
     values |= {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("prior.")}
     observations = Observations.of(tensors["S"].mT, tensors["Y"].mT)
-    observations = dataclasses.replace(observations, norms=tensors["norms"])
+    observations = Observations(observations.buffer, tensors["norms"].to(observations.norms))
     return PRIORS[metadata["prior"]](**values).given(observations)
 
 

@@ -13,6 +13,7 @@ from infhess._checks import as_vectors
 from infhess.lowrank import LowRank, SingularError, Tall
 from infhess.lowrank.operator import SINGULAR
 from infhess.posterior.base import NO_EVIDENCE, Posterior, contradiction, normal
+from infhess.posterior.pencil import root
 
 if TYPE_CHECKING:
     from infhess.posterior.priors import Isotropic
@@ -34,11 +35,14 @@ class IsotropicPosterior(Posterior):
 
     @cached_property
     def K(self) -> Tensor:
-        """(G + rI)⁻¹ (m, m); for exact products the pseudo-inverse, which asks repeated directions to agree."""
+        """(G + rI)⁻¹ on the range of G (m, m): it only ever meets Sᵀ, which is zero on the null space of G = SᵀS.
+
+        Exact products of repeated directions must agree there.
+        """
         mu, Z = self.observations.gram_eigh
         if self.r == 0 and bool((mu == 0).any()):
             agree(self.observations.S, self.observations.Y, Z[:, mu == 0])
-        inverse = torch.where(mu + self.r > 0, 1 / (mu + self.r), 0.0)
+        inverse = torch.where(mu > 0, 1 / (mu + self.r), 0.0)
         return (Z * inverse) @ Z.mT
 
     def _mean(self) -> LowRank:
@@ -51,7 +55,7 @@ class IsotropicPosterior(Posterior):
         """B_m⁻¹ g = [g − Δ (SᵀY + b0 r I)⁻¹ Sᵀg] / b0: the inverse without the mean, three passes over S and Y."""
         obs, b0 = self.observations, self.prior.mean
         g = as_vectors(g, "g", self.shape[0], obs.S)
-        if b0 == 0 or obs.T is None:
+        if b0 == 0:
             raise SingularError(SINGULAR)
         out = torch.mul(g, 1 / b0, out=out)
         if len(self):
@@ -70,9 +74,9 @@ class IsotropicPosterior(Posterior):
         """Given a mean, row a of B − B_m is N(0, w0² (I − S (G + rI)⁻¹ Sᵀ)): thin roots suffice."""
         a = Tall(self.observations.S).t(V)
         covariance = V.mT.to(a) @ V.to(a) - a.mT @ self.K @ a
-        root = psd_root((covariance + covariance.mT) / 2)
+        spread = root((covariance + covariance.mT) / 2)
         Z = normal(self.shape[0], V.shape[1], like=V, generator=generator)
-        return self.mean @ V + self.prior.scale * Z @ root.to(V)
+        return self.mean @ V + self.prior.scale * Z @ spread.to(V)
 
     def log_evidence(self) -> Tensor:
         """log N(Y; b0 S, w0² (G + rI) ⊗ I), for Y as it was given (not divided by |s|)."""
@@ -83,14 +87,8 @@ class IsotropicPosterior(Posterior):
         delta = (obs.Y - self.prior.mean * obs.S) @ Z.to(obs.Y)
         covariance = self.prior.scale**2 * (mu + self.r)
         quadratic = (delta.square().sum(0).to(mu) / covariance).sum()
-        logdet = N * (covariance.log().sum() + 2 * obs.norms.log().sum())
+        logdet: Tensor = N * (covariance.log().sum() + 2 * obs.norms.log().sum())
         return -(quadratic + logdet + N * m * math.log(2 * math.pi)) / 2
-
-
-def psd_root(A: Tensor) -> Tensor:
-    """The symmetric square root of a small positive semi-definite matrix; what rounding made negative counts as 0."""
-    values, w = torch.linalg.eigh(A)
-    return (w * values.clamp(min=0).sqrt()) @ w.mT
 
 
 def agree(S: Tensor, Y: Tensor, null: Tensor) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,23 +16,23 @@ class _Buffer:
     """Room for observations, one a row: contiguous for products, and a further one is written in place."""
 
     def __init__(self, S: Tensor, Y: Tensor, capacity: int) -> None:
-        self.S, self.Y = S.new_empty(capacity, S.shape[1]), Y.new_empty(capacity, Y.shape[1])
+        # Written once here, so that the pages of a long row are there when the loop comes to it.
+        self.S, self.Y = S.new_empty(capacity, S.shape[1]).zero_(), Y.new_empty(capacity, Y.shape[1]).zero_()
         self.used = len(S)
         self.S[: self.used], self.Y[: self.used] = S, Y
 
 
-@dataclass(frozen=True, eq=False)
 class Observations:
     """m observations y = B s, kept with |s| = 1: (s, y) and (cs, cy) say the same of B, for every noise model here.
 
-    S (M, m) and Y (N, m) are the unit directions and their products, norms (m,) the lengths that were divided out,
-    G = SᵀS and, for a square B, T = SᵀY, in double precision.
+    S (M, m) and Y (N, m) are the unit directions and their products, `norms` (m,) the lengths that were divided out. The
+    Gram matrices G = SᵀS, T = SᵀY and YY = YᵀY, in double precision, are computed when first asked for; from then on each
+    grows by a row with every further observation, and is never computed again.
     """
 
-    buffer: _Buffer
-    norms: Tensor
-    G: Tensor
-    T: Tensor | None
+    def __init__(self, buffer: _Buffer, norms: Tensor, grams: dict[str, Tensor] | None = None) -> None:
+        self.buffer, self.norms = buffer, norms
+        self._grams = grams or {}
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -52,6 +51,27 @@ class Observations:
     def shape(self) -> tuple[int, int]:
         """The shape (N, M) of the matrix observed."""
         return self.buffer.Y.shape[1], self.buffer.S.shape[1]
+
+    @property
+    def G(self) -> Tensor:
+        """SᵀS."""
+        return self._gram("SS")
+
+    @property
+    def T(self) -> Tensor:
+        """SᵀY of a square matrix."""
+        return self._gram("SY")
+
+    @property
+    def YY(self) -> Tensor:
+        """YᵀY."""
+        return self._gram("YY")
+
+    def _gram(self, pair: str) -> Tensor:
+        if pair not in self._grams:
+            left, right = (Tall(getattr(self, name)) for name in pair)
+            self._grams[pair] = left.gram(right)
+        return self._grams[pair]
 
     @cached_property
     def gram_eigh(self) -> tuple[Tensor, Tensor]:
@@ -73,23 +93,20 @@ class Observations:
     @classmethod
     def empty(cls, N: int, M: int, like: Tensor, capacity: int = 16) -> Observations:
         """No observations yet of an (N, M) matrix, and room for `capacity`."""
-        small = torch.zeros(0, 0, dtype=small_dtype(like.device), device=like.device)
-        buffer = _Buffer(like.new_empty(0, M), like.new_empty(0, N), capacity)
-        return cls(buffer, small[:0, 0], small, small if N == M else None)
+        norms = torch.zeros(0, dtype=small_dtype(like.device), device=like.device)
+        return cls(_Buffer(like.new_empty(0, M), like.new_empty(0, N), capacity), norms)
 
     @classmethod
     def of(cls, S: Any, Y: Any) -> Observations:
         """The observations Y = B S; wrong shapes, dtypes, devices, zero directions and NaN are errors."""
         S, Y = _checked(as_real(S, "S"), as_real(Y, "Y"))
         norms = _norms(S, 0)
-        rows, products = (S / norms).mT.contiguous(), (Y / norms).mT.contiguous()
-        finite_columns(products.mT, "Y / |s|")
-        columns = Tall(rows.mT)
-        T = columns.gram(Tall(products.mT)) if S.shape[0] == Y.shape[0] else None
-        return cls(_Buffer(rows, products, len(rows)), norms.to(columns.t(rows[0])), columns.gram(columns), T)
+        buffer = _Buffer((S / norms).mT, (Y / norms).mT, S.shape[1])
+        finite_columns(buffer.Y.mT, "Y / |s|")
+        return cls(buffer, norms.to(small_dtype(S.device)))
 
     def extend(self, s: Any, y: Any) -> Observations:
-        """One more observation, in O(N m): a row is written, the Gram matrices grow by a row and a column."""
+        """One more observation, in O(N m): a row is written, and the Gram matrices in use grow by a row and a column."""
         s, y = as_real(s, "s", self.buffer.S), as_real(y, "y", self.buffer.Y)
         N, M = self.shape
         if s.shape != (M,) or y.shape != (N,):
@@ -97,19 +114,18 @@ class Observations:
         same_place(s, self.buffer.S)
         same_place(y, self.buffer.Y)
         norm = _norms(s[:, None], len(self))[0]
-        finite_columns(y[:, None], f"y of observation {len(self)}")
+        finite_columns(y[:, None], f"y of step {len(self)}")
         buffer, m = self._room(), len(self)
-        row, product = buffer.S[m], buffer.Y[m]
-        torch.div(s, norm, out=row)
-        torch.div(y, norm, out=product)
+        torch.div(s, norm, out=buffer.S[m])
+        torch.div(y, norm, out=buffer.Y[m])
         buffer.used = m + 1
-        old = Tall(buffer.S[:m].mT)
-        along = old.t(row)
-        G = _bordered(self.G, along, along, row @ row)
-        T = self.T
-        if T is not None:
-            T = _bordered(T, old.t(product), Tall(buffer.Y[:m].mT).t(row), row @ product)
-        return Observations(buffer, torch.cat([self.norms, norm[None].to(self.norms)]), G, T)
+        grams = {pair: _bordered(old, buffer, pair) for pair, old in self._grams.items()}
+        return Observations(buffer, torch.cat([self.norms, norm[None].to(self.norms)]), grams)
+
+    def spare(self) -> Tensor:
+        """The place (M,) of the next direction: one written here is not copied by `extend`."""
+        self.buffer = self._room()
+        return self.buffer.S[len(self)]
 
     def _room(self) -> _Buffer:
         """The buffer, if the next row is free (nobody else has extended these observations); else a larger copy."""
@@ -119,11 +135,13 @@ class Observations:
         return _Buffer(self.buffer.S[:m], self.buffer.Y[:m], max(2 * m, 4))
 
 
-def _bordered(A: Tensor, column: Tensor, row: Tensor, corner: Tensor) -> Tensor:
-    """[[A, column], [rowᵀ, corner]]."""
-    m = len(A)
+def _bordered(A: Tensor, buffer: _Buffer, pair: str) -> Tensor:
+    """The Gram matrix A (m, m) of the first m rows, grown by that of the next one with them."""
+    m, (left, right) = len(A), (getattr(buffer, name) for name in pair)
     out = A.new_empty(m + 1, m + 1)
-    out[:m, :m], out[:m, m], out[m, :m], out[m, m] = A, column, row, corner
+    out[:m, :m] = A
+    out[: m + 1, m] = left[: m + 1] @ right[m]
+    out[m, :m] = out[:m, m] if pair[0] == pair[1] else right[:m] @ left[m]
     return out
 
 
@@ -146,7 +164,7 @@ def _checked(S: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
 
 def _norms(S: Tensor, first: int) -> Tensor:
     """|s| of each column; safe against under- and overflow of the squares. A zero direction is an error."""
-    norms = torch.linalg.vector_norm(S, dim=0)
+    norms: Tensor = torch.linalg.vector_norm(S, dim=0)
     tiny, huge = torch.finfo(S.dtype).tiny ** 0.5, torch.finfo(S.dtype).max ** 0.5
     if not bool(((norms > tiny) & (norms < huge)).all()):
         finite_columns(S, "S")

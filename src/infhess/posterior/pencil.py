@@ -72,7 +72,8 @@ def as_matrix(F: Tensor, size: int) -> Tensor:
 
 def times(F: Tensor, X: Tensor) -> Tensor:
     """F X for a number, a diagonal or a matrix F."""
-    return F @ X if F.ndim == 2 else (F * X.mT).mT
+    product: Tensor = F @ X if F.ndim == 2 else (F * X.mT).mT
+    return product
 
 
 def root(F: Tensor) -> Tensor:
@@ -80,4 +81,5 @@ def root(F: Tensor) -> Tensor:
     if F.ndim < 2:
         return F.clamp(min=0).sqrt()
     values, w = torch.linalg.eigh(F)
-    return (w * values.clamp(min=0).sqrt()) @ w.mT
+    symmetric: Tensor = (w * values.clamp(min=0).sqrt()) @ w.mT
+    return symmetric

@@ -25,6 +25,7 @@ class Isotropic:
         mean: b0.
         scale: w0 > 0.
         noise: λ0 ≥ 0; 0 for exact products.
+
     """
 
     mean: float = 0.0
@@ -58,6 +59,7 @@ class CurvatureShaped:
 
     Args:
         ridge: ρ ≥ 0, the squared ratio of noise to curvature (kurtosis factor / batch size); None: from the asymmetry of SᵀY.
+
     """
 
     ridge: float | None = None
@@ -79,6 +81,7 @@ class Kronecker:
         mean: B0, a float (times the identity), a vector (a diagonal) or an (N, M) matrix.
         left, right: W (N rows) and V (M rows), each a float, a vector or a matrix; `right` defaults to `left`.
         noise_left, noise_right: L and R likewise; L defaults to 0 (exact products), R to L.
+
     """
 
     mean: Any = 0.0

@@ -48,7 +48,7 @@ class SymmetricPosterior(Posterior):
         obs = self.observations
         if null.shape[1]:
             agree(obs.S, obs.Y, null)
-        asymmetry = (self._T - self._T.mT).abs()
+        asymmetry = (self.observations.T - self.observations.T.mT).abs()
         size = torch.linalg.vector_norm(obs.Y, dim=0).max()
         if bool((asymmetry > 1e3 * len(self) * torch.finfo(obs.Y.dtype).eps * size).any()):
             i, j = divmod(int(asymmetry.argmax()), len(self))
@@ -57,17 +57,12 @@ class SymmetricPosterior(Posterior):
                 "matrix has these products; give a noise level above 0"
             )
 
-    @property
-    def _T(self) -> Tensor:
-        assert self.observations.T is not None  # condition() asks for a square matrix
-        return self.observations.T
-
     @cached_property
     def _core(self) -> Tensor:
         """E = [S Y] core [S Y]ᵀ, symmetric (2m, 2m)."""
         mu, F, J = self._modes
         m, b0 = len(self), self.prior.mean
-        SD = self._T - b0 * self.observations.G  # SᵀΔ
+        SD = self.observations.T - b0 * self.observations.G  # SᵀΔ
         PD = F.mT @ SD @ J
         A = (PD + PD.mT) / (2 * self.tau + mu[:, None] + mu[None, :])
         H = J / (2 * self.tau + mu)
@@ -121,7 +116,8 @@ class SymmetricPosterior(Posterior):
         Q, R = torch.linalg.qr(out)
         Z = self._split(normal(*Q.shape, like=Q, generator=generator))[1]
         Z -= Q @ (Q.mT @ Z)
-        return (Q @ _symmetric_normal(Q.shape[1], Q, generator) + Z / 2**0.5) @ R
+        draw: Tensor = (Q @ _symmetric_normal(Q.shape[1], Q, generator) + Z / 2**0.5) @ R
+        return draw
 
     def log_evidence(self) -> Tensor:
         """log p(Y | S), for Y as it was given: N m-dimensional, by the p eigenvalues μ > 0 alone."""
@@ -133,8 +129,11 @@ class SymmetricPosterior(Posterior):
         quadratic = (delta.square().sum() - (fitted * delta).sum()).to(mu) / self.prior.noise**2
         pairs = torch.log1p((mu[:, None] + mu[None, :]) / (2 * self.tau)).triu().sum()
         single = torch.log1p(mu / (2 * self.tau)).sum()
-        logdet = N * (2 * m * math.log(self.prior.noise) + 2 * obs.norms.log().sum()) + pairs + (N - len(mu)) * single
-        return -(quadratic + logdet + N * m * math.log(2 * math.pi)) / 2
+        logdet: Tensor = (
+            N * (2 * m * math.log(self.prior.noise) + 2 * obs.norms.log().sum()) + pairs + (N - len(mu)) * single
+        )
+        total: Tensor = quadratic + logdet + N * m * math.log(2 * math.pi)
+        return -total / 2
 
     def _E(self, V: Tensor) -> Tensor:
         columns = Tall(self.observations.S, self.observations.Y)

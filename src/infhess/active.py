@@ -1,0 +1,122 @@
+"""Algorithm 1 of de Roos & Hennig 2019: look along a direction, infer, choose the next direction from what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from infhess._checks import count, finite_columns
+from infhess.curvature import Source, as_source
+from infhess.lowrank import Tall
+from infhess.pilot import paper_pilot
+from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior, Prior
+from infhess.posterior.isotropic import IsotropicPosterior
+
+METHODS = ("curvature", "paper")
+Policy: TypeAlias = Callable[[Posterior, Tensor, Tensor], Tensor | None]
+
+
+class State(NamedTuple):
+    """What is known after a step: the posterior, the unit direction just looked along and its product, products so far."""
+
+    step: int
+    posterior: Posterior
+    direction: Tensor
+    product: Tensor
+    products: int
+
+
+def infer(source: Any, steps: int = 16, *, method: str = "curvature", prior: Prior | None = None) -> Posterior:
+    """A posterior over the matrix behind a source, from `steps` products along actively chosen directions.
+
+    Args:
+        source: a source of products and gradients (`Products`, `Hessian`, …), or a square matrix with `@`.
+        steps: the number of products. Fewer are taken where the gradient holds nothing new.
+        method: "curvature", the library's best, or "paper", as printed.
+        prior: in the place of the method's own: `CurvatureShaped()`, or what the pilot batches of the paper suggest.
+
+    >>> import torch
+    >>> from infhess.curvature import Products
+    >>> g = torch.Generator().manual_seed(0)
+    >>> A = torch.diag(torch.tensor([9.0, 4.0, 1.0, 0.1]))
+    >>> posterior = infer(Products(A, generator=g), steps=4)
+    >>> posterior.eigh(2).values.round().tolist()
+    [9.0, 4.0]
+
+    """
+    posterior = None
+    for state in infer_steps(source, steps, method=method, prior=prior):
+        posterior = state.posterior
+    if posterior is None:
+        raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")
+    return posterior
+
+
+def infer_steps(
+    source: Any, steps: int = 16, *, method: str = "curvature", prior: Prior | None = None
+) -> Iterator[State]:
+    """`infer`, one state at a time."""
+    source, steps = as_source(source), count(steps, "steps")
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    return (_paper if method == "paper" else _curvature)(source, steps, prior)
+
+
+def _paper(source: Source, steps: int, prior: Prior | None) -> Iterator[State]:
+    """As printed: pilot batches set the prior, the first direction comes from their mean gradient, s = −B⁻¹ g."""
+    pilot = paper_pilot(source) if prior is None else None
+    prior, r = (pilot.prior, pilot.gradient) if pilot else (prior, source.gradient())
+    if type(prior) is not Isotropic:
+        raise TypeError(f'prior: method="paper" takes Isotropic, got {type(prior).__name__}')
+    return _algorithm(source, steps, prior, r, newton_direction)
+
+
+def _curvature(source: Source, steps: int, prior: Prior | None) -> Iterator[State]:
+    """The better one: directions that no product has reached, and a prior and noise of the shape of the curvature."""
+    return _algorithm(source, steps, prior or CurvatureShaped(), source.gradient(), residual_direction)
+
+
+def _algorithm(source: Source, steps: int, prior: Prior, r: Tensor, direction: Policy) -> Iterator[State]:
+    posterior = prior.given(Observations.empty(source.size, source.size, r, capacity=steps))
+    for i in range(steps):
+        r = r if i == 0 else source.gradient()  # a new noisy gradient at the same point
+        finite_columns(r[:, None], f"gradient of step {i}")
+        s = direction(posterior, r, posterior.observations.spare())
+        if s is None:
+            return
+        y = source.matvec(s)  # observe
+        posterior = posterior.extend(s, y)  # infer
+        yield State(i, posterior, posterior.observations.S[:, i], posterior.observations.Y[:, i], source.products)
+
+
+def newton_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor:
+    """s = −B_m⁻¹ r, Eq. (19) of the paper; written to `out`."""
+    assert isinstance(posterior, IsotropicPosterior)
+    return posterior.newton(r, out).neg_()
+
+
+def residual_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor | None:
+    """The unit vector along r − Y (YᵀY)⁺ Yᵀ r: what the products so far cannot explain of the gradient; in `out`.
+
+    The paper's −B_m⁻¹ r tends, as b0 → 0, to r − Y (SᵀY)⁻¹ Sᵀ r, the residual of conjugate gradients. Under noise SᵀY is
+    often indefinite and that projection oblique and long; the orthogonal one is the residual of the minimal residual
+    method. It needs no inverse of a noisy matrix, and its directions are conjugate: SᵀY comes out triangular, with
+    noise alone beside the diagonal. None where nothing is left of r.
+    """
+    obs, s = posterior.observations, out.copy_(r)
+    length = torch.linalg.vector_norm(r)
+    YY = obs.YY  # asked for from the first step on, so that it grows by a row a step
+    if len(obs):
+        scale = YY.diagonal().sqrt().clamp(min=torch.finfo(YY.dtype).tiny)
+        values, Z = torch.linalg.eigh(YY / scale[:, None] / scale)
+        keep = values > 10 * len(obs) * torch.finfo(r.dtype).eps
+        inverse = (Z[:, keep] / values[keep]) @ Z[:, keep].mT
+        x = inverse @ (Tall(obs.Y).t(r) / scale) / scale
+        s.addmv_(obs.Y, x.to(r), alpha=-1.0)
+    norm = torch.linalg.vector_norm(s)
+    if not bool(norm > 100 * torch.finfo(r.dtype).eps * length):
+        return None
+    return s.div_(norm)

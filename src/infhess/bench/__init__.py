@@ -1,0 +1,1 @@
+"""Benchmarks: ours and the alternatives in one run, as rows and ratios."""

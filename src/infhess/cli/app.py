@@ -1,0 +1,101 @@
+"""The commands; each imports what it needs when it runs, so that --help is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infhess._version import __version__
+
+app = typer.Typer(
+    name="infhess",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Learn what a matrix looks like from noisy products with it, and train faster with what was learnt.",
+)
+bench = typer.Typer(no_args_is_help=True, help="Side by side with the alternatives, in one run.")
+app.add_typer(bench, name="bench")
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for rows.csv and figures.", show_default=True)]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start over; earlier rows are kept under another name.")]
+
+
+@contextmanager
+def remedies() -> Iterator[None]:
+    """Bad input ends with status 2 and one line that says what to do."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        typer.secho(f"infhess: {error}", err=True, fg="red")
+        raise typer.Exit(2) from error
+
+
+def version(show: bool) -> None:
+    """Print the version and end."""
+    if show:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    show: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Learn what a matrix looks like from noisy products with it, and train faster with what was learnt."""
+
+
+@app.command()
+def demo(out: Out = Path("runs/demo"), seed: Seed = 0, fresh: Fresh = False) -> None:
+    """Infer a 200×200 matrix from 24 noisy products; draw truth, estimate and error bars. A few seconds.
+
+    Example: `infhess demo --seed 3 --out runs/demo-3`
+    """
+    with remedies():
+        from infhess.cli import show
+        from infhess.experiments import demo as experiment
+        from infhess.experiments import plots
+        from infhess.experiments.rows import RowFile
+
+        file = RowFile(out, fresh=fresh)
+        if not any(row.seed == seed for row in file.rows):
+            file.add(experiment.rows(seed))
+        rows = [row for row in file.rows if row.seed == seed]
+        figure = plots.demo(rows, out / "demo.png")
+        show.demo(rows)
+        typer.echo(f"\nrows: {file.path}\nfigure: {figure}")
+
+
+@bench.command()
+def inference(
+    out: Out = Path("runs/bench-inference"),
+    seed: Seed = 0,
+    fresh: Fresh = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Sizes up to 1e5 only: seconds.")] = False,
+) -> None:
+    """Time and memory of the inference loop beside the bound of memory bandwidth and the printed algorithm. Minutes.
+
+    Example: `infhess bench inference --out runs/inference`
+    """
+    with remedies():
+        from infhess.bench import inference as comparison
+        from infhess.cli import show
+        from infhess.experiments.rows import RowFile, atomic
+
+        file = RowFile(out, fresh=fresh)
+        for piece in comparison.pieces(seed, quick=quick):
+            if piece.key not in file.done():
+                with show.progress(piece.title):
+                    file.add(piece.run())
+        show.inference(file.rows)
+        with atomic(out / "summary.md") as temporary:
+            temporary.write_text(comparison.markdown(file.rows), encoding="utf-8")
+        figure = comparison.figure(file.rows, out / "inference.png")
+        typer.echo(f"\nrows: {file.path}\nsummary: {out / 'summary.md'}\nfigure: {figure}")

@@ -1,0 +1,68 @@
+"""Tables and progress for a person at a terminal; plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.table import Table
+
+from infhess.experiments.rows import Row
+
+
+def console() -> Console:
+    """A console that is 100 columns wide where there is no terminal to ask."""
+    return Console(width=None if sys.stdout.isatty() else 100)
+
+
+@contextmanager
+def progress(title: str) -> Iterator[None]:
+    """A spinner on a terminal, a plain line elsewhere."""
+    if not sys.stdout.isatty():
+        print(f"{title} …", flush=True)
+        yield
+        return
+    with console().status(title):
+        yield
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table."""
+    grid = Table(title=title, title_justify="left")
+    for name in columns:
+        grid.add_column(name, justify="right" if name != columns[0] else "left")
+    for row in rows:
+        grid.add_row(*row)
+    console().print(grid)
+
+
+def demo(rows: Sequence[Row]) -> None:
+    """Truth, estimate and error bar; and what the preconditioner does to the condition number."""
+    curves = {m: [r.metric for r in rows if r.method == m] for m in ("truth", "estimate", "std")}
+    lines = [
+        [str(i + 1), f"{t:.2f}", f"{e:.2f}", f"{s:.2f}", f"{(e - t) / s:+.1f}"]
+        for i, (t, e, s) in enumerate(zip(curves["truth"], curves["estimate"], curves["std"]))
+    ]
+    table(
+        "Top of a 200×200 spectrum from 24 noisy products",
+        ["eigenvalue", "truth", "estimate", "std", "error/std"],
+        lines,
+    )
+    before, after = (next(r.metric for r in rows if r.method == m) for m in ("plain", "preconditioned"))
+    spent = rows[0]
+    console().print(
+        f"Condition number {before:.0f}, preconditioned {after:.0f} ({before / after:.0f} × better), "
+        f"for {spent.products} products and {spent.data_points} data points in {spent.seconds:.2f} s."
+    )
+
+
+def inference(rows: Sequence[Row]) -> None:
+    """Ratios of the loop to its bounds."""
+    from infhess.bench.inference import targets
+
+    lines = [[r.problem, r.method, f"{r.seconds:.4g}", f"{r.metric:.3g}"] for r in rows]
+    table("Inference loop at m = 16, float32", ["problem", "measure", "seconds", "ratio or amount"], lines)
+    lines = [[t.what, f"{t.measured:.3g}", t.wanted, "yes" if t.met else "NO"] for t in targets(rows)]
+    table("Targets", ["what", "measured", "target", "met"], lines)

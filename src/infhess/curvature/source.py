@@ -1,0 +1,127 @@
+"""Where products come from: the contract of a source, and the two simplest ones."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from infhess._checks import as_real, count
+from infhess.posterior.base import normal
+
+
+class Source(ABC):
+    """Noisy products with a square matrix, and noisy gradients to start from; counts what it gives.
+
+    Attributes:
+        size: the number of rows N.
+        products: products taken so far.
+        data_points: data points read so far.
+
+    """
+
+    size: int
+    products: int = 0
+    data_points: int = 0
+
+    @abstractmethod
+    def matvec(self, s: Tensor) -> Tensor:
+        """A noisy product B s, a flat vector."""
+
+    @abstractmethod
+    def gradient(self) -> Tensor:
+        """A noisy gradient, a flat vector."""
+
+
+class Products(Source):
+    """A source made of two callables, or of anything with `@`: a tensor, a NumPy array, a SciPy LinearOperator.
+
+    Args:
+        matvec: s ↦ noisy B s; or a square matrix or operator.
+        gradient: () ↦ noisy gradient; without one, standard normal vectors take its place.
+        size: N; may be left out where `matvec` has a shape.
+        points: data points that one call reads, for the count.
+        generator: for the random vectors.
+
+    A NumPy gradient, or an operator that is not torch's, means that the callables are given NumPy vectors.
+
+    >>> import torch
+    >>> source = Products(torch.diag(torch.tensor([2.0, 1.0])))
+    >>> source.matvec(torch.ones(2)).tolist(), source.products
+    ([2.0, 1.0], 1)
+
+    """
+
+    def __init__(
+        self,
+        matvec: Callable[[Any], Any] | Any,
+        gradient: Callable[[], Any] | None = None,
+        size: int | None = None,
+        *,
+        points: int = 0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        operator = None if callable(matvec) and not hasattr(matvec, "shape") else matvec
+        if operator is not None:
+            size = _square(operator, size)
+        if size is None:
+            raise TypeError("size: expected the number of rows N, which a callable matvec does not tell; pass size=N")
+        self.size, self._points, self._generator = count(size, "size"), points, generator
+        self._matvec = (lambda s: operator @ s) if operator is not None else matvec
+        self._gradient = gradient
+        self._like = _like(operator)
+        self._numpy = operator is not None and not _is_torch(operator)
+
+    def matvec(self, s: Tensor) -> Tensor:
+        """A noisy product B s."""
+        argument = s.detach().cpu().numpy() if self._numpy else s
+        y = self._checked(self._matvec(argument), "matvec")
+        self.products += 1
+        self.data_points += self._points
+        return y.to(s)
+
+    def gradient(self) -> Tensor:
+        """A noisy gradient; a standard normal vector where none was given."""
+        if self._gradient is None:
+            return normal(self.size, like=self._like, generator=self._generator)
+        g = self._gradient()
+        self._numpy = self._numpy or not isinstance(g, Tensor)
+        self.data_points += self._points
+        return self._checked(g, "gradient")
+
+    def _checked(self, x: Any, name: str) -> Tensor:
+        vector = as_real(x, name)
+        if vector.shape != (self.size,):
+            raise ValueError(f"{name}: expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
+        return vector
+
+
+def as_source(source: Any) -> Source:
+    """The source itself, or anything with `@` as one."""
+    if isinstance(source, Source):
+        return source
+    if hasattr(source, "shape") and hasattr(type(source), "__matmul__"):
+        return Products(source)
+    raise TypeError(
+        f"source: expected a source such as infhess.Products, or a matrix with @, got {type(source).__name__}"
+    )
+
+
+def _square(operator: Any, size: int | None) -> int:
+    shape = tuple(operator.shape)
+    if len(shape) != 2 or shape[0] != shape[1] or size not in (None, shape[0]):
+        raise ValueError(f"expected a square matrix{'' if size is None else f' of {size} rows'}, got shape {shape}")
+    return int(shape[0])
+
+
+def _is_torch(operator: Any) -> bool:
+    return isinstance(getattr(operator, "dtype", None), torch.dtype)
+
+
+def _like(operator: Any) -> Tensor:
+    if operator is not None and _is_torch(operator):
+        return torch.empty(0, dtype=operator.dtype, device=getattr(operator, "device", "cpu"))
+    return torch.empty(0, dtype=torch.float64)

@@ -1,0 +1,1 @@
+"""Experiments: each computes rows; plots read rows."""

@@ -1,0 +1,53 @@
+"""Figures, drawn from rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from infhess.experiments.rows import Row, atomic
+
+INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
+
+
+def figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Any, Any]:
+    """A figure and its axes in the house style; needs matplotlib."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ValueError("figures need matplotlib; install it with: pip install 'infhess[experiments]'") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(width, height), layout="constrained", **subplots)
+    for ax in figure.axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.25, linewidth=0.6)
+    return figure, axes
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Write the figure in the format of the path's ending, whole or not at all."""
+    from matplotlib import pyplot
+
+    with atomic(path) as temporary:
+        figure.savefig(temporary, dpi=150)
+    pyplot.close(figure)
+    return path
+
+
+def demo(rows: Sequence[Row], path: Path) -> Path:
+    """Top eigenvalues: truth, and estimate with error bars."""
+    curves = {m: [r.metric for r in rows if r.method == m] for m in ("truth", "estimate", "std")}
+    index = range(1, len(curves["truth"]) + 1)
+    fig, ax = figure()
+    ax.errorbar(
+        index, curves["estimate"], yerr=[2 * s for s in curves["std"]], fmt="o", color=BLUE, capsize=4,
+        label="inferred from 24 noisy products (± 2 std)",
+    )  # fmt: skip
+    ax.plot(index, curves["truth"], "_", color=INK, markersize=18, label="truth")
+    ax.set(yscale="log", xlabel="eigenvalue number", ylabel="eigenvalue", xticks=list(index))
+    ax.set_title("Top of the spectrum of a 200 × 200 matrix", loc="left")
+    ax.legend(frameon=False)
+    return save(fig, path)

@@ -1,0 +1,102 @@
+"""Rows of results on disk: written as they come, never overwritten, and a run that was cut off goes on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from infhess._version import __version__
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of one curve: `method` names the curve, the counts say what it cost."""
+
+    experiment: str
+    problem: str
+    method: str
+    seed: int = 0
+    batch_size: int = 0
+    data_points: int = 0
+    products: int = 0
+    seconds: float = 0.0
+    loss: float = float("nan")
+    metric: float = float("nan")
+    version: str = __version__
+
+    @property
+    def piece(self) -> tuple[str, str, str, int, int]:
+        """What is computed in one go, and not again when its rows are there."""
+        return self.experiment, self.problem, self.method, self.seed, self.batch_size
+
+
+COLUMNS = [f.name for f in fields(Row)]
+
+
+class RowFile:
+    """`rows.csv` in a folder; rows of a finished piece are added together or not at all."""
+
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+        self.path = folder / "rows.csv"
+        folder.mkdir(parents=True, exist_ok=True)
+        if fresh and self.path.exists():
+            self.path.rename(_free_name(self.path))
+        self.rows = list(self._read())
+
+    def _read(self) -> Iterator[Row]:
+        if not self.path.exists():
+            return
+        with self.path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if reader.fieldnames != COLUMNS:
+                raise ValueError(f"{self.path}: expected the columns {','.join(COLUMNS)}; choose another --out folder")
+            for record in reader:
+                yield _row(record)
+
+    def done(self) -> set[tuple[str, str, str, int, int]]:
+        """The pieces whose rows are there."""
+        return {row.piece for row in self.rows}
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add the rows of a finished piece: to a temporary file, then renamed over the old one."""
+        self.rows += list(rows)
+        with atomic(self.path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(asdict(row) for row in self.rows)
+
+
+class atomic:
+    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Path:
+        """The temporary path, with the ending of the final one."""
+        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".", suffix=self.path.suffix)
+        os.close(handle)
+        self.temporary = Path(name)
+        return self.temporary
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Rename, or clean up."""
+        if kind is None:
+            os.chmod(self.temporary, 0o644)
+            self.temporary.replace(self.path)
+        else:
+            self.temporary.unlink(missing_ok=True)
+
+
+def _free_name(path: Path) -> Path:
+    return next(p for i in range(1, 10**6) if not (p := path.with_name(f"{path.stem}.{i}{path.suffix}")).exists())
+
+
+def _row(record: dict[str, str]) -> Row:
+    kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+    return Row(**{f.name: kinds[str(f.type)](record[f.name]) for f in fields(Row)})

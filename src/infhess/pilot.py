@@ -1,0 +1,44 @@
+"""Hyper-parameters of the paper's prior, from a few gradients and products taken first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from infhess.curvature import Source
+from infhess.posterior import Isotropic
+
+
+class Pilot(NamedTuple):
+    """The prior that the first batches suggest, and their mean gradient."""
+
+    prior: Isotropic
+    gradient: Tensor
+
+
+def paper_pilot(source: Source, batches: int = 4) -> Pilot:
+    """b0, w0, λ0 as printed in section 2.3.1 of de Roos & Hennig 2019, from gradients s of a few batches.
+
+    1/b0 = √(sᵀBs / sᵀBBs), w0 = sᵀBs / sᵀs, with sums over the batches above and below, and
+    λ0 = median over parameters of Var(g), divided by √(sᵀs).
+
+    Kept as printed: λ0 has the units of a gradient and b0 is not invariant to the scale of the loss, see
+    docs/theory.md. The magnitude of sᵀBs is taken: a direction of negative curvature has no root.
+    """
+    gradients, sBs, sBBs, ss = [], 0.0, 0.0, 0.0
+    for _ in range(batches):
+        s = source.gradient()
+        Bs = source.matvec(s)
+        gradients.append(s)
+        sBs, sBBs, ss = sBs + float(s @ Bs), sBBs + float(Bs @ Bs), ss + float(s @ s)
+    if not (0 < sBBs < float("inf") and abs(sBs) > 0 and 0 < ss < float("inf")):
+        raise ValueError(
+            f"pilot: expected finite gradients with curvature, got sᵀs = {ss:g}, sᵀBs = {sBs:g}, sᵀBBs = {sBBs:g}; "
+            "is the loss flat or not finite here?"
+        )
+    g = torch.stack(gradients)
+    variance = g.var(dim=0, correction=0).median()
+    noise = float(variance) / (ss / batches) ** 0.5
+    return Pilot(Isotropic(mean=(sBBs / abs(sBs)) ** 0.5, scale=abs(sBs) / ss, noise=noise), g.mean(dim=0))

@@ -1,0 +1,221 @@
+"""Algorithm 1: kinship with Krylov methods, the pilot, counts, sources of every kind, and defined ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse.linalg
+import torch
+
+import infhess
+from infhess import CurvatureShaped, Isotropic, Products, infer, infer_steps, paper_preconditioner
+from infhess.bench.printed import printed_steps
+from infhess.pilot import paper_pilot
+from util import F64, close, randn, spectrum
+
+N = 20
+B = spectrum(torch.logspace(0, 1.5, N))
+G = randn(N, seed=7)
+
+
+def exact(matrix=B, gradient=G):
+    return Products(lambda s: matrix @ s, lambda: gradient.clone(), len(gradient))
+
+
+def krylov(A, b, k):
+    columns = [b / b.norm()]
+    for _ in range(k - 1):
+        columns.append(A @ columns[-1] / (A @ columns[-1]).norm())
+    return torch.linalg.qr(torch.stack(columns, 1)).Q
+
+
+def cg_residuals(A, b, k):
+    """Residuals of conjugate gradients on Ax = b from x = 0, by the textbook."""
+    r, p, residuals = b.clone(), b.clone(), [b.clone()]
+    for _ in range(k - 1):
+        alpha = (r @ r) / (p @ A @ p)
+        new = r - alpha * A @ p
+        p, r = new + (new @ new) / (r @ r) * p, new
+        residuals.append(r.clone())
+    return torch.stack(residuals, 1)
+
+
+def minres_residuals(A, b, k):
+    """b − A x with x the least-squares solution over the Krylov space of dimension j, for j = 0 … k−1."""
+    out = [b]
+    for j in range(1, k):
+        K = krylov(A, b, j)
+        x = torch.linalg.lstsq(A @ K, b[:, None]).solution
+        out.append(b - (A @ K @ x)[:, 0])
+    return torch.stack(out, 1)
+
+
+def directions(**options):
+    return torch.stack([s.direction.clone() for s in infer_steps(exact(), **options)], 1)
+
+
+def cosines(A, C):
+    return ((A / A.norm(dim=0)) * (C / C.norm(dim=0))).sum(0).abs()
+
+
+@pytest.mark.parametrize("b0", [1e-3, 1.0, 30.0])
+def test_directions_span_the_krylov_space_for_any_b0(b0):
+    S = directions(steps=6, method="paper", prior=Isotropic(b0, 1.0, 0.0))
+    Q, K = torch.linalg.qr(S).Q, krylov(B, G, 6)
+    close(torch.linalg.svdvals(Q.mT @ K), torch.ones(6), atol=1e-5)
+
+
+def test_as_b0_vanishes_they_are_the_residuals_of_conjugate_gradients():
+    S = directions(steps=6, method="paper", prior=Isotropic(1e-7, 1.0, 0.0))
+    assert float(cosines(S, cg_residuals(B, G, 6)).min()) > 0.9999
+
+
+def test_the_default_directions_are_the_residuals_of_the_minimal_residual_method():
+    S = directions(steps=6)
+    assert float(cosines(S, minres_residuals(B, G, 6)).min()) > 1 - 1e-8
+    conjugate = S.mT @ B @ S
+    close(conjugate - torch.diag(conjugate.diagonal()), torch.zeros(6, 6), atol=1e-9)
+
+
+def test_the_fast_loop_is_the_printed_algorithm():
+    """Step by step, the same posterior mean as the plain port that recomputes everything, with noise."""
+    prior, noise = Isotropic(1.3, 0.8, 0.4), torch.Generator().manual_seed(3)
+    products = [randn(N, seed=40 + i) for i in range(8)]
+    gradients = [G + 0.3 * randn(N, seed=60 + i) for i in range(9)]
+
+    def source():
+        p, g = iter(products), iter(gradients)
+        return Products(lambda s: B @ s + 0.1 * s.norm() * next(p), lambda: next(g), N)
+
+    ours = [s.posterior.mean.dense() for s in infer_steps(source(), 8, method="paper", prior=prior)]
+    theirs = [prior.mean * torch.eye(N, dtype=F64) + WX @ WS.mT for WX, WS in printed_steps(source(), 8, prior)]
+    for a, b in zip(ours, theirs, strict=True):
+        close(a, b, 1e-9)
+    assert noise.initial_seed() == 3
+
+
+def test_the_papers_pilot_is_as_printed():
+    gradients = [randn(N, seed=i) for i in range(4)]
+    sources = iter(gradients)
+    pilot = paper_pilot(Products(lambda s: B @ s, lambda: next(sources), N))
+    g = torch.stack(gradients)
+    sBs, sBBs = (g * (g @ B)).sum(), (g @ B).square().sum()
+    close(1 / pilot.prior.mean, (sBs / sBBs).sqrt(), 1e-10)
+    close(pilot.prior.scale, sBs / g.square().sum(), 1e-10)
+    variance = (g.square().mean(0) - g.mean(0).square()).median()
+    close(pilot.prior.noise, variance / g.square().sum(1).mean().sqrt(), 1e-10)
+    close(pilot.gradient, g.mean(0), 1e-12)
+
+
+def test_the_papers_preconditioner_is_as_printed():
+    posterior = infer(exact(), 12, method="paper")
+    sigma, U, _ = posterior.svd(4)
+    P = torch.eye(N, dtype=F64) + U @ (torch.diag(2.0 / sigma.sqrt()) - torch.eye(4, dtype=F64)) @ U.mT
+    alpha = (sigma[0] / sigma[-1]).sqrt()
+    close(paper_preconditioner(posterior, 4, beta=2.0).dense(), alpha * P, 1e-10)
+    close(paper_preconditioner(posterior, 4, alpha=1.0, beta=2.0).power(2).dense(), P @ P, 1e-10)
+
+
+def test_the_default_preconditioner_is_invariant_and_inverts_what_was_seen():
+    posterior = infer(exact(), N)
+    P2 = infhess.preconditioner(posterior)
+    rho = torch.linalg.eigvalsh(B)[0]
+    close(P2.dense(), torch.linalg.inv(B + rho * torch.eye(N, dtype=F64)), 1e-3)
+    scaled = infhess.preconditioner(infer(exact(1e6 * B, 1e6 * G), N))
+    close(1e6 * scaled.dense(), P2.dense(), 1e-3)
+
+
+def test_it_counts_and_states_come_one_at_a_time():
+    source = exact()
+    states = list(infer_steps(source, 5))
+    assert [s.step for s in states] == list(range(5))
+    assert [s.products for s in states] == [1, 2, 3, 4, 5]
+    assert [len(s.posterior) for s in states] == [1, 2, 3, 4, 5]
+    assert source.products == 5
+    paper = exact()
+    infer(paper, 5, method="paper")
+    assert paper.products == 4 + 5
+    counted = Products(lambda s: B @ s, lambda: G.clone(), N, points=32)
+    infer(counted, 3)
+    assert counted.data_points == 6 * 32
+
+
+def test_earlier_states_stay_as_they_were():
+    states = list(infer_steps(exact(), 6, method="paper"))
+    close(states[2].posterior.mean @ states[1].direction, states[1].product, 1e-6)
+    assert len(states[2].posterior) == 3
+
+
+OPERATORS = {
+    "tensor": B,
+    "numpy": B.numpy(),
+    "scipy": scipy.sparse.linalg.aslinearoperator(B.numpy()),
+    "lowrank": infhess.LowRank(1.0, randn(N, 2)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_anything_with_matmul_is_a_source(name):
+    operator = OPERATORS[name]
+    posterior = infer(Products(operator, generator=torch.Generator().manual_seed(0)), N)
+    truth = operator @ np.eye(N) if name in ("numpy", "scipy") else operator @ torch.eye(N, dtype=F64)
+    close(posterior.eigh(3).values, torch.linalg.eigvalsh(torch.as_tensor(truth)).flip(0)[:3], 1e-2)
+    assert infer(operator, 2).shape == (N, N)
+
+
+def test_numpy_callables_get_numpy():
+    seen = []
+
+    def matvec(s):
+        seen.append(type(s))
+        return B.numpy() @ s
+
+    infer(Products(matvec, lambda: G.numpy(), N), 3)
+    assert seen == [np.ndarray] * 3
+
+
+def test_float32_and_the_dtype_of_the_gradient():
+    source = Products(lambda s: B.float() @ s, lambda: G.float(), N)
+    assert infer(source, 4).mean.dtype == torch.float32
+
+
+def test_it_ends_early_where_the_gradient_holds_nothing_new():
+    low = spectrum([3.0, 2.0, 1.0] + [0.0] * (N - 3))
+    g = low @ randn(N, seed=2)
+    states = list(infer_steps(exact(low, g), 10))
+    assert len(states) == 3
+    close(states[-1].posterior.mean.dense(), low, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: infer(exact(), 0), ValueError, "steps: expected 1 or more"),
+        (lambda: infer(exact(), 2.5), TypeError, "steps: expected a whole number"),
+        (lambda: infer(exact(), method="best"), ValueError, "method: expected one of"),
+        (lambda: infer(exact(), method="paper", prior=CurvatureShaped()), TypeError, "takes Isotropic"),
+        (lambda: infer("matrix"), TypeError, "source: expected a source"),
+        (lambda: infer(torch.ones(3, 4)), ValueError, "square matrix"),
+        (lambda: Products(lambda s: s), TypeError, "size: expected the number of rows"),
+        (lambda: Products(lambda s: s, None, 0), ValueError, "size: expected 1 or more"),
+        (lambda: infer(exact(gradient=0 * G)), ValueError, "first gradient is zero"),
+        (lambda: infer(exact(gradient=0 * G), method="paper"), ValueError, "pilot: expected finite gradients"),
+        (
+            lambda: infer(Products(lambda s: s[:3], lambda: G, N)),
+            ValueError,
+            r"matvec: expected a vector of shape \(20,\)",
+        ),
+        (lambda: infer(Products(lambda s: s * float("nan"), lambda: G, N)), ValueError, "y of step 0"),
+        (lambda: infer(Products(lambda s: B @ s, lambda: G[:2], N)), ValueError, "gradient: expected"),
+        (lambda: infer(Products(lambda s: "y", lambda: G, N)), TypeError, "matvec: expected a tensor"),
+        (lambda: paper_preconditioner(infer(exact(), 3, method="paper"), 2, beta=-1.0), ValueError, "beta"),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_gradient_of_nan_is_named():
+    with pytest.raises(ValueError, match="NaN"):
+        infer(Products(lambda s: B @ s, lambda: G * float("nan"), N))

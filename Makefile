@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format readme clean
 
 demo: .venv/.demo
 	$(BIN)/infhess demo
@@ -32,6 +32,9 @@ format: .venv/.dev
 .venv/.dev: pyproject.toml | .venv/bin/python
 	$(PIP) install -e '.[dev]'
 	@touch $@ .venv/.demo
+
+readme: .venv/.dev
+	$(BIN)/python tools/readme.py
 
 clean:
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache

@@ -19,8 +19,8 @@ EXPERIMENT, PROBLEM = "demo", "decaying-200"
 
 
 def spectrum_of(size: int) -> Tensor:
-    """Eigenvalues from 100 to 0.01, the first ones far apart."""
-    return torch.logspace(2, -2, size, dtype=torch.float64) ** 2 / 100 + 0.01
+    """Eigenvalues 100 / i² + 0.01: a few large ones and a long tail, as Hessians have."""
+    return 100 / torch.arange(1, size + 1, dtype=torch.float64) ** 2 + 0.01
 
 
 def mini_batch_source(values: Tensor, batch: int, generator: torch.Generator) -> tuple[Products, Tensor]:

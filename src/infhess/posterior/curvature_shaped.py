@@ -66,9 +66,11 @@ class CurvatureShapedPosterior(Posterior):
         """The noise of the products carried to first order into uᵀB_m v; NaN where the noise is unknown.
 
         With W = B the model's own variance is zero at the mean, so that these bars tell of noise, and only of what B_m
-        knows of it: few products make them too short. `infhess.spectrum` gives intervals that hold. δB_m = δY K Yᵀ + Y K δYᵀ − Y K sym(SᵀδY) K Yᵀ gives uᵀδB_m v = Σⱼ δyⱼᵀ zⱼ with
-        zⱼ = qⱼ (u − Sp/2) + pⱼ (v − Sq/2), p = KYᵀu, q = KYᵀv. The covariance is that of a product with a Wishart matrix,
-        Cov(δyⱼ) = ρ (Tⱼⱼ B_m + yⱼyⱼᵀ): Λ ∝ B of the paper is its first term.
+        knows of it: few products make them too short. `infhess.spectrum` gives intervals that hold.
+
+        δB_m = δY K Yᵀ + Y K δYᵀ − Y K sym(SᵀδY) K Yᵀ gives uᵀδB_m v = Σⱼ δyⱼᵀ zⱼ with zⱼ = qⱼ (u − Sp/2) + pⱼ (v − Sq/2),
+        p = KYᵀu, q = KYᵀv. The covariance is that of a product with a Wishart matrix, Cov(δyⱼ) = ρ (Tⱼⱼ B_m + yⱼyⱼᵀ):
+        Λ ∝ B of the paper is its first term.
         """
         if self.noise is None:
             return u.new_full((u.shape[1],), torch.nan)
@@ -92,7 +94,8 @@ class CurvatureShapedPosterior(Posterior):
         q = self._K @ Y.t(V)
         slope = S.gram(Y) @ small
         back = self._K @ (small.mT @ Y.t(V) - (slope + slope.mT) @ q / 2)
-        return self.mean @ V + Y @ (small @ q + back)
+        draw: Tensor = self.mean @ V + Y @ (small @ q + back)
+        return draw
 
     def log_evidence(self) -> Tensor:
         """Not defined: this prior is made of the matrix it is a prior of."""

@@ -2,7 +2,7 @@
 
 from infhess._version import __version__
 from infhess.active import infer, infer_steps
-from infhess.curvature import Products
+from infhess.curvature import DoubleBackwardError, GaussNewton, Hessian, Products
 from infhess.lowrank import LowRank, Operator
 from infhess.posterior import CurvatureShaped, Isotropic, Kronecker, Posterior, Symmetric, condition, load
 from infhess.preconditioner import paper_preconditioner, preconditioner
@@ -16,8 +16,12 @@ __all__ = [
     "Symmetric",
     "condition",
     "load",
-    # active inference
+    # sources
+    "DoubleBackwardError",
+    "GaussNewton",
+    "Hessian",
     "Products",
+    # active inference
     "infer",
     "infer_steps",
     # operators and preconditioners

@@ -82,12 +82,12 @@ def _curvature(source: Source, steps: int, prior: Prior | None) -> Iterator[Stat
 def _algorithm(source: Source, steps: int, prior: Prior, r: Tensor, direction: Policy) -> Iterator[State]:
     posterior = prior.given(Observations.empty(source.size, source.size, r, capacity=steps))
     for i in range(steps):
-        r = r if i == 0 else source.gradient()  # a new noisy gradient at the same point
         finite_columns(r[:, None], f"gradient of step {i}")
         s = direction(posterior, r, posterior.observations.spare())
         if s is None:
             return
-        y = source.matvec(s)  # observe
+        # Observe; and a new noisy gradient at the same point, which the last step has no use for.
+        y, r = source.product_and_gradient(s) if i + 1 < steps else (source.matvec(s), r)
         posterior = posterior.extend(s, y)  # infer
         yield State(i, posterior, posterior.observations.S[:, i], posterior.observations.Y[:, i], source.products)
 

@@ -29,8 +29,7 @@ def paper_pilot(source: Source, batches: int = 4) -> Pilot:
     """
     gradients, sBs, sBBs, ss = [], 0.0, 0.0, 0.0
     for _ in range(batches):
-        s = source.gradient()
-        Bs = source.matvec(s)
+        s, Bs = source.gradient_and_product()
         gradients.append(s)
         sBs, sBBs, ss = sBs + float(s @ Bs), sBBs + float(Bs @ Bs), ss + float(s @ s)
     if not (0 < sBBs < float("inf") and abs(sBs) > 0 and 0 < ss < float("inf")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,8 +24,10 @@ class Source(ABC):
     """
 
     size: int
+    like: Tensor  # an empty tensor with the dtype and the device of the vectors
     products: int = 0
     data_points: int = 0
+    population: int | None = None  # the data points there are in all, where known
 
     @abstractmethod
     def matvec(self, s: Tensor) -> Tensor:
@@ -34,6 +36,20 @@ class Source(ABC):
     @abstractmethod
     def gradient(self) -> Tensor:
         """A noisy gradient, a flat vector."""
+
+    def product_and_gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """A product and a gradient, from the same data where the source can."""
+        return self.matvec(s), self.gradient()
+
+    def gradient_and_product(self) -> tuple[Tensor, Tensor]:
+        """A gradient g and the product B g, from the same data where the source can."""
+        g = self.gradient()
+        return g, self.matvec(g)
+
+    def products_over(self, vectors: list[Tensor], wanted: int, chunks: int) -> Iterator[list[Tensor]]:
+        """Products of each vector with `chunks` fresh draws of the noise; a list a draw."""
+        for _ in range(chunks):
+            yield [self.matvec(s) for s in vectors]
 
 
 class Products(Source):
@@ -72,7 +88,7 @@ class Products(Source):
         self.size, self._points, self._generator = count(size, "size"), points, generator
         self._matvec = (lambda s: operator @ s) if operator is not None else matvec
         self._gradient = gradient
-        self._like = _like(operator)
+        self.like = _like(operator)
         self._numpy = operator is not None and not _is_torch(operator)
 
     def matvec(self, s: Tensor) -> Tensor:
@@ -86,7 +102,7 @@ class Products(Source):
     def gradient(self) -> Tensor:
         """A noisy gradient; a standard normal vector where none was given."""
         if self._gradient is None:
-            return normal(self.size, like=self._like, generator=self._generator)
+            return normal(self.size, like=self.like, generator=self._generator)
         g = self._gradient()
         self._numpy = self._numpy or not isinstance(g, Tensor)
         self.data_points += self._points

@@ -1,0 +1,174 @@
+"""Sources that read mini-batches: the Hessian and the Gauss–Newton matrix of a PyTorch loss."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from infhess.curvature.batches import Batch, Stream, joined, points, sliced
+from infhess.curvature.flat import Flat
+from infhess.curvature.gauss_newton import GaussNewtonLocal
+from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
+from infhess.curvature.source import Source
+
+Loss = Callable[..., Tensor]
+
+
+class BatchSource(Source):
+    """Products and gradients at the present parameters, each call on the next mini-batch.
+
+    Nothing but the result is left behind: parameters, `.grad`, buffers, training mode and the random state are as before.
+    """
+
+    def __init__(
+        self, params: Iterable[Tensor], batches: Iterable[Batch], split: bool, generator: torch.Generator | None
+    ) -> None:
+        self.flat, self.stream, self.split = Flat(params), Stream(batches), split
+        self.size, self.like, self.population = self.flat.size, self.flat.like, self.stream.population()
+        self._generator = generator or torch.Generator().manual_seed(0)
+
+    @abstractmethod
+    def at(self, batch: Batch, seed: int) -> Local:
+        """The curvature of one batch."""
+
+    @abstractmethod
+    def fresh(self, batches: Iterable[Batch]) -> BatchSource:
+        """The same matrix from other data, with counts of its own."""
+
+    def draw(self) -> Batch:
+        """The next batch, counted."""
+        batch = self.stream.next()
+        self.data_points += points(batch)
+        return batch
+
+    def _local(self, batch: Batch) -> Local:
+        return self.at(batch, int(torch.randint(2**62, (), generator=self._generator)))
+
+    def matvec(self, s: Tensor) -> Tensor:
+        """The product of the next mini-batch's matrix with a flat vector."""
+        return self._product(self._local(self.draw()), s)
+
+    def gradient(self) -> Tensor:
+        """The gradient of the next mini-batch, flat."""
+        return self._local(self.draw()).gradient()
+
+    def product_and_gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Product and gradient of one and the same mini-batch: the gradient comes along with the product."""
+        local = self._local(self.draw())
+        return self._product(local, s), local.gradient()
+
+    def gradient_and_product(self) -> tuple[Tensor, Tensor]:
+        """The gradient g of the next mini-batch and its product with g."""
+        local = self._local(self.draw())
+        g = local.gradient()
+        return g, self._product(local, g)
+
+    def products_over(self, vectors: list[Tensor], wanted: int, chunks: int) -> Iterator[list[Tensor]]:
+        """Products of each vector with `chunks` fresh pieces of data, at least `wanted` points in all; a list a piece."""
+        for batch in self._pieces(wanted, chunks):
+            local = self._local(batch)
+            yield [self._product(local, s) for s in vectors]
+
+    def _product(self, local: Local, s: Tensor) -> Tensor:
+        self.products += 1
+        return local.product(s.to(self.like))
+
+    def _pieces(self, wanted: int, chunks: int) -> Iterator[Batch]:
+        if not self.split:
+            yield from (self.draw() for _ in range(chunks))
+            return
+        pool = [self.draw()]
+        while sum(map(points, pool)) < max(wanted, chunks):
+            pool.append(self.draw())
+        yield from sliced(joined(pool), chunks)
+
+
+class Hessian(BatchSource):
+    """The Hessian of a loss, from mini-batches.
+
+    Args:
+        loss: batch ↦ scalar, the mean loss of the batch; it closes over the model.
+        params: the parameters; what is not named is held fixed, what is named and frozen or unused has zero curvature.
+        batches: an iterable of batches, such as a DataLoader.
+        products: "exact" (reverse over reverse), or "difference" for losses that cannot be differentiated twice.
+        split: False for a loss that is not a mean over points: batches are then neither sliced nor joined.
+        generator: for the seeds of dropout masks, one a batch.
+
+    >>> import torch
+    >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> source = Hessian(lambda x: (x @ w).square().mean() / 2, [w], [torch.eye(2)])
+    >>> source.matvec(torch.tensor([1.0, 0.0])).tolist(), source.products, source.data_points
+    ([0.5, 0.0], 1, 2)
+
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        params: Iterable[Tensor],
+        batches: Iterable[Batch],
+        *,
+        products: str = "exact",
+        split: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not callable(loss):
+            raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
+        if products not in ("exact", "difference"):
+            raise ValueError(f'products: expected "exact" or "difference", got {products!r}')
+        super().__init__(params, batches, split, generator)
+        self.loss, self.kind = loss, products
+
+    def at(self, batch: Batch, seed: int) -> Local:
+        """The Hessian of one batch."""
+        kind = HessianLocal if self.kind == "exact" else DifferenceLocal
+        return kind(self.loss, batch, self.flat, seed)
+
+    def fresh(self, batches: Iterable[Batch]) -> Hessian:
+        """The same Hessian from other data."""
+        return Hessian(
+            self.loss, self.flat.params, batches, products=self.kind, split=self.split, generator=self._generator
+        )
+
+
+class GaussNewton(BatchSource):
+    """The Gauss–Newton matrix Jᵀ H_L J of loss(model(inputs), targets): positive semi-definite for convex losses.
+
+    Args:
+        model: inputs ↦ outputs, one tensor.
+        loss: (outputs, targets) ↦ scalar, the mean over the batch.
+        params: the parameters.
+        batches: an iterable of (inputs, targets).
+        split: False for a loss that is not a mean over points.
+        generator: for the seeds of dropout masks.
+
+    """
+
+    def __init__(
+        self,
+        model: Callable[[Any], Tensor],
+        loss: Loss,
+        params: Iterable[Tensor],
+        batches: Iterable[Batch],
+        *,
+        split: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not callable(model) or not callable(loss):
+            raise TypeError("expected a callable model and a callable loss: GaussNewton(model, loss, params, batches)")
+        super().__init__(params, batches, split, generator)
+        self.model, self.loss = model, loss
+
+    def at(self, batch: Batch, seed: int) -> Local:
+        """The Gauss–Newton matrix of one batch."""
+        return GaussNewtonLocal(self.model, self.loss, batch, self.flat, seed)
+
+    def fresh(self, batches: Iterable[Batch]) -> GaussNewton:
+        """The same matrix from other data."""
+        return GaussNewton(
+            self.model, self.loss, self.flat.params, batches, split=self.split, generator=self._generator
+        )

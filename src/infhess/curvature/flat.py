@@ -1,0 +1,49 @@
+"""Parameters as one flat vector, in the order they were named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+
+class Flat:
+    """Packs tensors of the shapes of the parameters into a vector, and back.
+
+    The vector has the widest dtype among the parameters, single precision at the least.
+    """
+
+    def __init__(self, params: Iterable[Tensor]) -> None:
+        self.params = [params] if isinstance(params, Tensor) else list(params)
+        for p in self.params:
+            if not isinstance(p, Tensor):
+                raise TypeError(f"params: expected tensors, such as model.parameters(), got {type(p).__name__}")
+            if not p.is_floating_point():
+                raise TypeError(f"params: expected real floating-point parameters, got {p.dtype}")
+        if not self.params or not any(p.requires_grad for p in self.params):
+            raise ValueError("params: expected at least one parameter that requires a gradient, got none")
+        self.live = [p for p in self.params if p.requires_grad]
+        self.sizes = [p.numel() for p in self.params]
+        self.size = sum(self.sizes)
+        self.device = self.params[0].device
+        self.dtype = reduce(torch.promote_types, (p.dtype for p in self.params), torch.float32)
+
+    @property
+    def like(self) -> Tensor:
+        """An empty tensor with the dtype and the device of flat vectors."""
+        return torch.empty(0, dtype=self.dtype, device=self.device)
+
+    def pack(self, values: Sequence[Tensor]) -> Tensor:
+        """One vector from tensors for the live parameters; frozen ones get zeros."""
+        given = iter(values)
+        parts = [next(given) if p.requires_grad else torch.zeros_like(p) for p in self.params]
+        return torch.cat([v.detach().reshape(-1).to(self.device, self.dtype) for v in parts])
+
+    def unpack(self, vector: Tensor) -> list[Tensor]:
+        """Tensors for the live parameters, in their shapes, dtypes and places."""
+        if vector.shape != (self.size,):
+            raise ValueError(f"expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
+        parts = zip(self.params, torch.split(vector, self.sizes))
+        return [v.reshape(p.shape).to(p.device, p.dtype) for p, v in parts if p.requires_grad]

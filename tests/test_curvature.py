@@ -1,0 +1,303 @@
+"""Hessian and Gauss–Newton products against float64 finite differences and dense matrices; what is left behind: nothing."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import infhess
+from infhess import GaussNewton, Hessian, Products, infer
+from nets import NETS, build
+from util import F64, close, randn
+
+SEED = 123
+
+
+def flat_gradient(model, loss, batch, seed=SEED):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss(batch), list(model.parameters()))])
+
+
+def finite_difference(model, loss, batch, s, eps=1e-5):
+    """Fourth-order central difference of gradients, on a copy of the parameters."""
+    start = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    state = copy.deepcopy(model.state_dict())
+
+    def at(c):
+        nn.utils.vector_to_parameters(start + c * s, model.parameters())
+        return flat_gradient(model, loss, batch)
+
+    result = (8 * (at(eps) - at(-eps)) - (at(2 * eps) - at(-2 * eps))) / (12 * eps)
+    model.load_state_dict(state)
+    return result
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_products_against_finite_differences(name):
+    model, loss, batch = build(name)
+    source = Hessian(loss, model.parameters(), [batch])
+    s = randn(source.size, seed=3)
+    s = s / s.norm()
+    close(source.at(batch, SEED).product(s), finite_difference(model, loss, batch, s), 1e-5)
+    close(source.at(batch, SEED).gradient(), flat_gradient(model, loss, batch), 1e-12)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_nothing_is_left_behind(name):
+    model, loss, batch = build(name)
+    model[0].train() if isinstance(model, nn.Sequential) else model.train()
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    before = copy.deepcopy(model.state_dict())
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    source = Hessian(loss, model.parameters(), [batch])
+    for call in (source.gradient, lambda: source.matvec(torch.ones(source.size)), lambda: infer(source, 3)):
+        call()
+    difference = Hessian(loss, model.parameters(), [batch], products="difference")
+    difference.matvec(torch.ones(source.size, dtype=F64))
+    assert torch.equal(torch.get_rng_state(), state)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    assert all(torch.equal(p.grad, torch.ones_like(p)) for p in model.parameters())
+    assert model.training
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["batchnorm", "dropout"])
+def test_a_failing_loss_leaves_nothing_behind_either(name):
+    model, loss, batch = build(name)
+    before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+
+    def broken(b):
+        loss(b)
+        torch.rand(3)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Hessian(broken, model.parameters(), [batch]).gradient()
+    with pytest.raises(ZeroDivisionError):
+        Hessian(broken, model.parameters(), [batch], products="difference").gradient()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_products_of_one_batch_share_a_mask_and_batches_do_not():
+    model, loss, batch = build("dropout")
+    source = Hessian(loss, model.parameters(), [batch])
+    local, s = source.at(batch, 1), randn(source.size)
+    close(local.product(s), local.product(s), atol=0.0)
+    close(local.product(2 * s), 2 * local.product(s), 1e-12)
+    assert not torch.equal(source.matvec(s), source.matvec(s))
+
+
+def dense_hessian(model, loss, batch):
+    source = Hessian(loss, model.parameters(), [batch])
+    local = source.at(batch, SEED)
+    return torch.stack([local.product(e) for e in torch.eye(source.size, dtype=F64)], 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_gauss_newton_is_J_H_J_and_positive():
+    model, _, (x, y) = build("layernorm")
+    loss = nn.functional.cross_entropy
+    targets = y.argmax(1)
+    source = GaussNewton(model, loss, model.parameters(), [(x, targets)])
+    params = dict(model.named_parameters())
+    J = torch.func.jacrev(lambda p: torch.func.functional_call(model, p, (x,)))(params)
+    J = torch.cat([j.reshape(24, -1) for j in J.values()], 1)
+    outputs = model(x).detach()
+    H = torch.func.hessian(lambda z: loss(z, targets))(outputs).reshape(24, 24)
+    G = torch.stack([source.matvec(e) for e in torch.eye(source.size, dtype=F64)], 1)
+    close(G, (J.mT @ H @ J).detach(), 1e-10)
+    assert float(torch.linalg.eigvalsh((G + G.mT) / 2)[0]) > -1e-12
+    close(source.gradient(), flat_gradient(model, lambda b: loss(model(b[0]), b[1]), (x, targets)), 1e-10)
+
+
+def test_gauss_newton_of_a_linear_model_is_the_hessian():
+    model, x, y = nn.Linear(4, 2).double(), randn(8, 4), randn(8, 2, seed=1)
+    g = GaussNewton(model, nn.functional.mse_loss, model.parameters(), [(x, y)])
+    h = Hessian(lambda b: nn.functional.mse_loss(model(b[0]), b[1]), model.parameters(), [(x, y)])
+    s = randn(10)
+    close(g.matvec(s), h.matvec(s), 1e-12)
+
+
+def test_the_hessian_is_symmetric_and_linear():
+    H = dense_hessian(*build("mlp"))
+    close(H, H.mT, 1e-12)
+
+
+def test_frozen_unused_and_linear_parameters():
+    model, loss, batch = build("mlp")
+    extra, linear = nn.Parameter(torch.ones(2, dtype=F64)), nn.Parameter(torch.ones(1, dtype=F64))
+    model[0].weight.requires_grad_(False)
+    source = Hessian(lambda b: loss(b) + linear.sum(), [*model.parameters(), extra, linear], [batch])
+    y = source.matvec(torch.ones(source.size, dtype=F64))
+    assert source.size == 43 + 3
+    close(y[:20], torch.zeros(20), atol=0.0)
+    close(y[-3:], torch.zeros(3), atol=0.0)
+    assert float(y[20:43].norm()) > 0
+    close(source.gradient()[-3:], torch.tensor([0.0, 0.0, 1.0]), 1e-12)
+    only = Hessian(lambda b: b.sum() * linear.sum(), [linear], [batch[0]])
+    close(only.matvec(torch.ones(1, dtype=F64)), torch.zeros(1), atol=0.0)
+
+
+def test_several_dtypes_and_half_precision():
+    a, b = nn.Linear(3, 4), nn.Linear(4, 1).double()
+    x = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
+    source = Hessian(lambda x: b(torch.tanh(a(x)).double()).square().mean(), [*a.parameters(), *b.parameters()], [x])
+    assert source.matvec(torch.ones(source.size)).dtype == F64
+    half = nn.Linear(3, 1).bfloat16()
+    low = Hessian(lambda x: half(x).float().square().mean(), half.parameters(), [x.bfloat16()])
+    y = low.matvec(torch.ones(4))
+    assert y.dtype == torch.float32
+    exact = Hessian(lambda x: half.float()(x).square().mean(), half.parameters(), [x])
+    close(y, exact.matvec(torch.ones(4)), 0.05)
+
+
+def test_autocast():
+    model, x = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(32, 3)
+
+    def loss(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x).float().square().mean()
+
+    s = torch.ones(41)
+    mixed = Hessian(loss, model.parameters(), [x]).matvec(s)
+    close(mixed, Hessian(lambda x: model(x).square().mean(), model.parameters(), [x]).matvec(s), 0.1)
+
+
+def test_finite_differences_on_request_and_by_name():
+    bag = nn.EmbeddingBag(6, 3).double()
+    x = torch.randint(6, (8, 4), generator=torch.Generator().manual_seed(0))
+    loss = lambda x: torch.tanh(bag(x)).square().mean()  # noqa: E731
+    with pytest.raises(infhess.DoubleBackwardError, match='products="difference"'):
+        Hessian(loss, bag.parameters(), [x]).matvec(torch.ones(18))
+    plain = lambda x: torch.tanh(bag.weight[x].mean(1)).square().mean()  # noqa: E731
+    s = randn(18)
+    close(
+        Hessian(loss, bag.parameters(), [x], products="difference").matvec(s),
+        Hessian(plain, bag.parameters(), [x]).matvec(s),
+        1e-8,
+    )
+
+
+@pytest.mark.parametrize("name", ["mlp", "layernorm", "batchnorm", "dropout"])
+def test_differences_agree_with_products_on_smooth_nets(name):
+    model, loss, batch = build(name)
+    s = randn(sum(p.numel() for p in model.parameters()))
+    exact, difference = (Hessian(loss, model.parameters(), [batch], products=k) for k in ("exact", "difference"))
+    close(difference.at(batch, SEED).product(s), exact.at(batch, SEED).product(s), 1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_compiled_model_gives_the_products_of_the_model():
+    model, _, batch = build("batchnorm")
+    compiled = torch.compile(model, backend="aot_eager")
+    compiled(batch[0])
+    before = copy.deepcopy(model.state_dict())
+    s = randn(sum(p.numel() for p in model.parameters()))
+    sources = [
+        Hessian(lambda b, net=net: nn.functional.mse_loss(net(b[0]), b[1]), model.parameters(), [batch])
+        for net in (model, compiled)
+    ]
+    close(sources[1].matvec(s), sources[0].matvec(s), 1e-12)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_counts_of_products_and_data_points():
+    model, loss, (x, y) = build("mlp")
+    batches = [(x[:3], y[:3]), (x[3:], y[3:])]
+    source = Hessian(loss, model.parameters(), batches)
+    source.matvec(torch.ones(43))
+    assert (source.products, source.data_points) == (1, 3)
+    source.gradient()
+    assert (source.products, source.data_points) == (1, 8)
+    source.product_and_gradient(torch.ones(43, dtype=F64))
+    assert (source.products, source.data_points) == (2, 11)
+    infer(Hessian(loss, model.parameters(), batches), 4)
+
+
+def test_batches_of_every_kind():
+    w = torch.zeros(2, dtype=F64, requires_grad=True)
+    x = randn(6, 2)
+    for batch, pick in (
+        (x, lambda b: b),
+        ((x, x), lambda b: b[1]),
+        ([x, {"a": x}], lambda b: b[1]["a"]),
+        ({"in": {"deep": x}}, lambda b: b["in"]["deep"]),
+    ):
+        source = Hessian(lambda b, pick=pick: (pick(b) @ w).square().mean(), [w], [batch])
+        pieces = list(source.products_over([torch.ones(2, dtype=F64)], 6, 3))
+        assert len(pieces) == 3
+        close(torch.stack([p[0] for p in pieces]).mean(0), 2 * x.mT @ (x @ torch.ones(2, dtype=F64)) / 6, 1e-12)
+        assert source.data_points == 6
+
+
+def test_endless_one_shot_and_repeated_iterables():
+    w = torch.ones(2, dtype=F64, requires_grad=True)
+    loss = lambda x: (x @ w).square().mean()  # noqa: E731
+    x = randn(4, 2)
+    assert infer(Hessian(loss, [w], itertools.repeat(x)), 1).shape == (2, 2)
+    again = Hessian(loss, [w], [x])
+    for _ in range(3):
+        again.gradient()
+    dry = Hessian(loss, [w], iter([x]))
+    dry.gradient()
+    with pytest.raises(ValueError, match="run dry"):
+        dry.gradient()
+    reader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=2)
+    loader = Hessian(lambda b: loss(b[0]), [w], reader)
+    assert loader.population == 4
+    loader.matvec(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda w, x: Hessian(3, [w], [x]), TypeError, "loss: expected a callable"),
+        (lambda w, x: Hessian(lambda b: b.sum(), [], [x]), ValueError, "at least one parameter"),
+        (lambda w, x: Hessian(lambda b: b.sum(), ["w"], [x]), TypeError, "params: expected tensors"),
+        (lambda w, x: Hessian(lambda b: b.sum(), [w.detach()], [x]), ValueError, "requires a gradient"),
+        (lambda w, x: Hessian(lambda b: b.sum(), [w], x), TypeError, "batches: expected an iterable of batches"),
+        (lambda w, x: Hessian(lambda b: b.sum(), [w], 5), TypeError, "batches: expected an iterable"),
+        (lambda w, x: Hessian(lambda b: b.sum(), [w], [x], products="fast"), ValueError, "products: expected"),
+        (lambda w, x: Hessian(lambda b: w.sum(), [w], []).gradient(), ValueError, "empty iterable"),
+        (lambda w, x: Hessian(lambda b: w.sum(), [w], ["x"]).gradient(), ValueError, "share dimension 0"),
+        (lambda w, x: Hessian(lambda b: w.sum(), [w], [(x, x[:1])]).gradient(), ValueError, "share dimension 0"),
+        (lambda w, x: Hessian(lambda b: w.sum(), [w], [x[:0]]).gradient(), ValueError, "empty batch"),
+        (lambda w, x: Hessian(lambda b: b.sum(), [w], [x]).gradient(), ValueError, "does not depend on any parameter"),
+        (lambda w, x: Hessian(lambda b: b @ w, [w], [x]).gradient(), TypeError, "expected a scalar tensor"),
+        (lambda w, x: Hessian(lambda b: 3.0, [w], [x]).gradient(), TypeError, "got float"),
+        (
+            lambda w, x: Hessian(lambda b: w.sum(), [w], [x]).matvec(torch.ones(3)),
+            ValueError,
+            r"shape \(2,\), got \(3,\)",
+        ),
+        (lambda w, x: GaussNewton(lambda x: x @ w, None, [w], [x]), TypeError, "callable model and a callable loss"),
+        (lambda w, x: GaussNewton(lambda x: x @ w, torch.sum, [w], [x]).gradient(), TypeError, "pairs"),
+        (lambda w, x: GaussNewton(lambda x: (x,), torch.sum, [w], [(x, x)]).gradient(), TypeError, "one output tensor"),
+        (lambda w, x: GaussNewton(lambda x: x, torch.sum, [w], [(x, x)]).gradient(), ValueError, "do not depend"),
+    ],
+)
+def test_bad_input(make, error, message):
+    with pytest.raises(error, match=message):
+        make(torch.ones(2, dtype=F64, requires_grad=True), randn(4, 2))
+
+
+def test_a_curvlinops_style_operator_is_a_source():
+    """Anything with a shape and @ on NumPy vectors, as SciPy's and curvlinops' operators are."""
+
+    class Operator:
+        shape, dtype = (5, 5), np.dtype("float64")
+
+        def __matmul__(self, v):
+            return np.diag(np.arange(1.0, 6.0)) @ v
+
+    close(infer(Products(Operator()), 5).eigh(1).values, torch.tensor([5.0]), 1e-2)

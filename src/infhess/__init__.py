@@ -6,6 +6,7 @@ from infhess.curvature import DoubleBackwardError, GaussNewton, Hessian, Product
 from infhess.lowrank import LowRank, Operator
 from infhess.posterior import CurvatureShaped, Isotropic, Kronecker, Posterior, Symmetric, condition, load
 from infhess.preconditioner import paper_preconditioner, preconditioner
+from infhess.spectrum import Spectrum, largest, spectrum, spectrum_rounds, trace
 
 __all__ = [
     # priors and posteriors
@@ -24,6 +25,12 @@ __all__ = [
     # active inference
     "infer",
     "infer_steps",
+    # curvature with error bars
+    "Spectrum",
+    "largest",
+    "spectrum",
+    "spectrum_rounds",
+    "trace",
     # operators and preconditioners
     "LowRank",
     "Operator",

@@ -17,6 +17,7 @@ from infhess.bench.memory import peak_in_new_process
 from infhess.bench.printed import printed_steps
 from infhess.curvature import Products
 from infhess.experiments import plots
+from infhess.experiments.pieces import Piece
 from infhess.experiments.rows import Row
 from infhess.posterior import Isotropic
 
@@ -28,15 +29,6 @@ SIZES = (10**4, 10**5, 10**6, 10**7)
 COLUMNS = {"paper": 5, "curvature": 3}
 VECTORS = 10
 PRIOR = Isotropic(mean=1.0, scale=1.0, noise=0.1)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One measurement: its key among the rows, a title for the progress line, and what computes its rows."""
-
-    key: tuple[str, str, str, int, int]
-    title: str
-    run: Callable[[], list[Row]]
 
 
 class Clocked:
@@ -112,10 +104,10 @@ def pieces(seed: int, *, quick: bool = False) -> Iterator[Piece]:
     sizes = SIZES[:2] if quick else SIZES
     for size in sizes:
         key = (EXPERIMENT, f"N={size:.0e}", "copy of 16 columns", seed, 0)
-        yield Piece(key, f"inference loop, N = {size:.0e}", lambda size=size: loop_rows(size, seed))  # type: ignore[misc]
+        yield Piece(key, f"inference loop, N = {size:.0e}", loop_rows, (size, seed))
     size = sizes[-1] if quick else 10**6
     key = (EXPERIMENT, f"printed N={size:.0e}", "printed, 16 iterations", seed, 0)
-    yield Piece(key, f"printed algorithm, N = {size:.0e}", lambda: printed_rows(size, seed))
+    yield Piece(key, f"printed algorithm, N = {size:.0e}", printed_rows, (size, seed))
 
 
 def loop_rows(size: int, seed: int) -> list[Row]:

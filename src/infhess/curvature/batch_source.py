@@ -81,8 +81,8 @@ class BatchSource(Source):
         if not self.split:
             yield from (self.draw() for _ in range(chunks))
             return
-        pool = [self.draw()]
-        while sum(map(points, pool)) < max(wanted, chunks):
+        pool, read = [self.draw()], 0
+        while (read := sum(map(points, pool))) < max(wanted, chunks) or (len(pool) < 2 and read != self.population):
             pool.append(self.draw())
         yield from sliced(joined(pool), chunks)
 

@@ -1,0 +1,177 @@
+"""Losses whose full-data Hessian is known exactly, to hold estimates of its spectrum against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from infhess.curvature import GaussNewton, Hessian
+from infhess.curvature.batch_source import BatchSource
+from infhess.data import digits, mnist, sarcos
+
+Model = Callable[[Tensor, Tensor], Tensor]
+
+
+class Shuffled:
+    """Batches without replacement, an epoch after the other, as a DataLoader with shuffling gives them."""
+
+    def __init__(self, dataset: tuple[Tensor, Tensor], size: int, generator: torch.Generator) -> None:
+        self.dataset, self.size, self.generator = range(len(dataset[0])), size, generator
+        self._data = dataset
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch; points that do not fill a batch wait for the next shuffle."""
+        x, y = self._data
+        order = torch.randperm(len(x), generator=self.generator)
+        for i in range(0, len(x) - self.size + 1, self.size):
+            part = order[i : i + self.size]
+            yield x[part], y[part]
+
+
+@dataclass(frozen=True)
+class CurvatureProblem:
+    """model(w, x) and loss(outputs, y) on data (x, y), looked at where the parameters are w."""
+
+    w: Tensor
+    x: Tensor
+    y: Tensor
+    model: Model
+    loss: Callable[[Tensor, Tensor], Tensor]
+    matrix: str = "hessian"
+
+    def source(self, batch: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> BatchSource:
+        """A source of mini-batch products."""
+        w = self.w.to(dtype).requires_grad_()
+        data = self.x.to(dtype), self.y.to(dtype) if self.y.is_floating_point() else self.y
+        batches = Shuffled(data, batch, generator)
+        if self.matrix == "gauss-newton":
+            return GaussNewton(partial(self.model, w), self.loss, [w], batches)
+        return Hessian(lambda b: self.loss(self.model(w, b[0]), b[1]), [w], batches)
+
+    def dense(self) -> Tensor:
+        """The exact matrix over all the data, column by column."""
+        whole = self.source(len(self.x), torch.Generator().manual_seed(0)).at((self.x, self.y), 0)
+        H = torch.stack([whole.product(e) for e in torch.eye(len(self.w), dtype=self.w.dtype)], 1)
+        return (H + H.mT) / 2
+
+
+def linear(w: Tensor, x: Tensor) -> Tensor:
+    """xᵀw."""
+    return x @ w
+
+
+def mlp(w: Tensor, x: Tensor, hidden: int = 24, classes: int = 10) -> Tensor:
+    """A tanh layer and a linear one, the weights in one flat vector."""
+    inputs = x.shape[1]
+    a, b, c, d = torch.split(w, [inputs * hidden, hidden, hidden * classes, classes])
+    return torch.tanh(x @ a.view(inputs, hidden) + b) @ c.view(hidden, classes) + d
+
+
+def half_square(z: Tensor, y: Tensor) -> Tensor:
+    """(z − y)², the mean over points: its Hessian is 2/n ΦᵀΦ."""
+    return functional.mse_loss(z, y)
+
+
+def logistic(z: Tensor, y: Tensor) -> Tensor:
+    """−log σ(yz) with y = ±1, the mean over points."""
+    return functional.softplus(-y * z).mean()
+
+
+def minimised(problem: CurvatureProblem, steps: int) -> CurvatureProblem:
+    """The same problem after some steps of full-batch L-BFGS."""
+    w = problem.w.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([w], max_iter=steps, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = problem.loss(problem.model(w, problem.x), problem.y)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return CurvatureProblem(w.detach(), problem.x, problem.y, problem.model, problem.loss, problem.matrix)
+
+
+def mnist_3_vs_5() -> CurvatureProblem:
+    """Logistic regression of the digits 3 and 5: 11,552 images, 784 weights, at w = 0."""
+    images, labels = mnist()
+    keep = (labels == 3) | (labels == 5)
+    x = images[keep].reshape(-1, 784).double() / 255
+    return CurvatureProblem(
+        torch.zeros(784, dtype=x.dtype), x, 2.0 * (labels[keep] == 3).double() - 1, linear, logistic
+    )
+
+
+def sarcos_natural() -> CurvatureProblem:
+    """Least squares on 253 standardised polynomial features of SARCOS, torque 1."""
+    x, torques = sarcos()
+    features = standardised(polynomial(standardised(x)))
+    ones = torch.ones(len(x), 1, dtype=x.dtype)
+    y = standardised(torques[:, :1])[:, 0]
+    return CurvatureProblem(torch.zeros(253, dtype=x.dtype), torch.cat([ones, features], 1), y, linear, half_square)
+
+
+def polynomial(x: Tensor) -> Tensor:
+    """[x, xᵢxⱼ for i ≤ j]."""
+    i, j = torch.triu_indices(x.shape[1], x.shape[1])
+    return torch.cat([x, x[:, i] * x[:, j]], 1)
+
+
+def standardised(x: Tensor) -> Tensor:
+    """Columns of mean 0 and variance 1."""
+    return (x - x.mean(0)) / x.std(0, correction=0)
+
+
+def mlp_on(images: Tensor, labels: Tensor, matrix: str = "hessian") -> CurvatureProblem:
+    """A small net with cross-entropy on images, at a Xavier start."""
+    x = images.reshape(len(images), -1)
+    inputs, hidden, classes = x.shape[1], 24, 10
+    g = torch.Generator().manual_seed(0)
+    sizes = [
+        ((inputs, hidden), inputs + hidden),
+        ((hidden,), 0),
+        ((hidden, classes), hidden + classes),
+        ((classes,), 0),
+    ]
+    parts = [
+        torch.randn(shape, generator=g, dtype=x.dtype) * (2 / fan) ** 0.5 if fan else torch.zeros(shape, dtype=x.dtype)
+        for shape, fan in sizes
+    ]
+    return CurvatureProblem(torch.cat([p.reshape(-1) for p in parts]), x, labels, mlp, functional.cross_entropy, matrix)
+
+
+def mnist_mlp(matrix: str = "hessian") -> CurvatureProblem:
+    """The first 10,000 images at 7×7, 1,450 weights."""
+    images, labels = mnist()
+    small = functional.avg_pool2d(images[:10000, None].double() / 255, 4)
+    return mlp_on(small, labels[:10000], matrix)
+
+
+def digits_logistic() -> CurvatureProblem:
+    """Logistic regression of scikit-learn's digits below 5 against the rest: 1,797 images, 65 weights."""
+    images, labels = digits()
+    x = torch.cat([torch.ones(len(images), 1, dtype=images.dtype), images.reshape(-1, 64) / 16], 1)
+    return CurvatureProblem(torch.zeros(65, dtype=x.dtype), x, 2.0 * (labels < 5).double() - 1, linear, logistic)
+
+
+def digits_mlp() -> CurvatureProblem:
+    """The small net on scikit-learn's digits at 4×4: 658 weights."""
+    images, labels = digits()
+    return mlp_on(functional.avg_pool2d(images[:, None] / 16, 2), labels)
+
+
+CURVATURE: dict[str, Callable[[], CurvatureProblem]] = {
+    "mnist-3v5/start": mnist_3_vs_5,
+    "mnist-3v5/near-optimum": lambda: minimised(mnist_3_vs_5(), 60),
+    "sarcos-natural": sarcos_natural,
+    "mlp/start": mnist_mlp,
+    "mlp/trained": lambda: minimised(mnist_mlp(), 60),
+    "mlp-gauss-newton/trained": lambda: minimised(mnist_mlp("gauss-newton"), 60),
+    "digits-logistic": digits_logistic,
+    "digits-mlp": digits_mlp,
+}

@@ -1,0 +1,75 @@
+"""One number with an error bar: the trace, and the largest eigenvalue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from infhess._checks import count
+from infhess.curvature import as_source
+from infhess.posterior.base import normal
+from infhess.spectrum.student import one_sided, probability, skewed_mean
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, its standard error, intervals, and what it cost."""
+
+    value: float
+    std: float
+    products: int
+    data_points: int
+    _interval: Callable[[float], tuple[float, float]] = field(repr=False)
+    _upper: Callable[[float], float] = field(repr=False)
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """An interval that covers the full-data value with this probability."""
+        return self._interval(probability(level))
+
+    def upper(self, level: float = 0.99) -> float:
+        """A bound that the full-data value does not exceed with this probability."""
+        return self._upper(probability(level))
+
+
+def sample_estimate(x: Tensor, share: float, products: int, data_points: int) -> Estimate:
+    """The mean of independent values, as an estimate."""
+    se = float(x.std()) * (max(0.0, 1 - share) / len(x)) ** 0.5
+
+    def interval(level: float) -> tuple[float, float]:
+        low, high = skewed_mean(x[:, None], level, share)
+        return float(low), float(high)
+
+    def upper(level: float) -> float:
+        return interval(2 * level - 1)[1] if level > 0.5 else float(x.mean()) - se * float(_t(1 - level, len(x)))
+
+    return Estimate(float(x.mean()), se, products, data_points, interval, upper)
+
+
+def _t(level: float, J: int) -> Tensor:
+    return one_sided(level, torch.tensor(J - 1.0))
+
+
+def trace(source: Any, *, probes: int = 36, generator: torch.Generator | None = None) -> Estimate:
+    """The trace by Hutchinson's estimate: the mean of zᵀHz over random signs z, each with a batch of its own.
+
+    >>> import torch
+    >>> estimate = trace(torch.diag(torch.tensor([3.0, 2.0, 1.0])))
+    >>> estimate.value
+    6.0
+    """
+    source, probes = as_source(source), count(probes, "probes")
+    if probes < 4:
+        raise ValueError(f"probes: expected 4 or more for an error bar, got {probes}")
+    products, data_points = source.products, source.data_points
+    values = []
+    for _ in range(probes):
+        z = normal(source.size, like=source.like, generator=generator).sign()
+        values.append((z @ source.matvec(z)).to(torch.float64))
+    x = torch.stack(values)
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
+    return sample_estimate(x, 0.0, source.products - products, source.data_points - data_points)

@@ -12,7 +12,7 @@ import infhess
 
 ROOT = Path(infhess.__file__).parent
 LAYERS = [
-    {"_checks", "_version"},
+    {"_checks", "_files", "_version"},
     {"lowrank"},
     {"posterior"},
     {"curvature"},

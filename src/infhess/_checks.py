@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -12,15 +13,15 @@ def as_real(x: Any, name: str, like: Tensor | None = None) -> Tensor:
     """A detached float tensor from a tensor, a NumPy array or nested lists of floats."""
     if not isinstance(x, Tensor):
         try:
-            x = torch.as_tensor(x)
+            # A copy: views with negative strides, and read-only arrays, are no tensors.
+            x = torch.as_tensor(x.copy() if type(x).__module__ == "numpy" else x)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"{name}: expected a tensor or an array of floats, got {type(x).__name__}") from error
         if like is not None and x.is_floating_point():
             x = x.to(like)
     if not x.is_floating_point():
-        raise TypeError(
-            f"{name}: expected a real floating-point dtype, got {x.dtype}; convert it with .to(torch.float64)"
-        )
+        remedy = "take its real and imaginary part apart" if x.is_complex() else "convert it with .to(torch.float64)"
+        raise TypeError(f"{name}: expected a real floating-point dtype, got {x.dtype}; {remedy}")
     real: Tensor = x.detach()
     return real
 
@@ -35,31 +36,37 @@ def as_vectors(x: Any, name: str, size: int, like: Tensor) -> Tensor:
     return v.to(like.dtype)
 
 
-def same_place(S: Tensor, Y: Tensor) -> None:
-    """S and Y share their device and dtype."""
-    if S.device != Y.device:
-        raise ValueError(f"S is on {S.device} and Y on {Y.device}; move one with .to(device)")
-    if S.dtype != Y.dtype:
-        raise TypeError(f"S has dtype {S.dtype} and Y {Y.dtype}; convert one of them")
+def same_place(x: Tensor, y: Tensor, names: str) -> None:
+    """Both tensors share their device and dtype."""
+    if x.device != y.device:
+        raise ValueError(f"{names}: expected one device, got {x.device} and {y.device}; move one with .to(device)")
+    if x.dtype != y.dtype:
+        raise TypeError(f"{names}: expected one dtype, got {x.dtype} and {y.dtype}; convert one of them")
 
 
 def finite_columns(X: Tensor, name: str) -> None:
     """No column of X holds NaN or infinity; the message names the first observation that does."""
-    # NaN and infinity survive a norm: one number a column instead of a test (and a copy) of every entry. The second
-    # look is for squares that overflow.
-    if bool(torch.isfinite(torch.linalg.vector_norm(X, dim=0)).all()):
-        return
-    bad = ~torch.isfinite(torch.linalg.vector_norm(X, ord=torch.inf, dim=0))
+    bad = ~finite(X)
     if bool(bad.any()):
         raise ValueError(f"{name}: observation {int(bad.nonzero()[0])} holds NaN or infinity; leave it out or mend it")
 
 
+def finite(X: Tensor) -> Tensor:
+    """Whether each column (or the one vector) is finite throughout.
+
+    NaN and infinity survive a norm: one number a column instead of a test (and a copy) of every entry. The second look is
+    for squares that overflow.
+    """
+    good = torch.isfinite(torch.linalg.vector_norm(X, dim=0))
+    return good if bool(good.all()) else torch.isfinite(torch.linalg.vector_norm(X, ord=torch.inf, dim=0))
+
+
 def finite_number(x: Any, name: str, *, least: float = -float("inf"), strict: bool = False) -> float:
     """A finite float not below `least` (above it where strict)."""
-    if isinstance(x, bool) or (isinstance(x, Tensor) and x.numel() != 1):
+    if isinstance(x, bool | str) or (isinstance(x, Tensor) and x.numel() != 1):
         raise TypeError(f"{name}: expected one number, got {x!r}")
     try:
-        value = float(x)
+        value = float(x.detach() if isinstance(x, Tensor) else x)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected one number, got {type(x).__name__}") from error
     if not -float("inf") < value < float("inf"):
@@ -71,14 +78,30 @@ def finite_number(x: Any, name: str, *, least: float = -float("inf"), strict: bo
 
 def count(k: Any, name: str, most: int | None = None) -> int:
     """A whole number from 1 to `most`."""
-    if isinstance(k, bool) or not isinstance(k, int):
-        raise TypeError(f"{name}: expected a whole number, got {k!r}")
+    try:
+        k = operator.index(k) if not isinstance(k, bool) else None
+    except TypeError:
+        k = None
+    if k is None:
+        raise TypeError(f"{name}: expected a whole number")
     if k < 1 or (most is not None and k > most):
         bound = "1 or more" if most is None else f"1 to {most}"
         raise ValueError(f"{name}: expected {bound}, got {k}")
-    return k
+    return int(k)
+
+
+def generator_on(generator: Any) -> torch.device | None:
+    """The device of a generator; None where none was given."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator: expected a torch.Generator or None, got {type(generator).__name__}")
+    return None if generator is None else generator.device
 
 
 def small_dtype(device: torch.device) -> torch.dtype:
     """The dtype of m×m problems: double, whatever the dtype of the long columns, where the device has it."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def rounding(dtype: torch.dtype, terms: int) -> float:
+    """Relative size below which a sum of so many terms, or a singular value of such a matrix, is noise of rounding."""
+    return 8 * max(terms, 1) * torch.finfo(dtype).eps

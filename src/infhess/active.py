@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from infhess._checks import count, finite_columns
+from infhess._checks import count, finite
 from infhess.curvature import Source, as_source
 from infhess.lowrank import Tall
 from infhess.pilot import paper_pilot
-from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior, Prior
+from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior, Prior, checked_prior
 from infhess.posterior.isotropic import IsotropicPosterior
 
 METHODS = ("curvature", "paper")
@@ -29,7 +29,14 @@ class State(NamedTuple):
     products: int
 
 
-def infer(source: Any, steps: int = 16, *, method: str = "curvature", prior: Prior | None = None) -> Posterior:
+def infer(
+    source: Any,
+    steps: int = 16,
+    *,
+    method: str = "curvature",
+    prior: Prior | None = None,
+    generator: torch.Generator | None = None,
+) -> Posterior:
     """A posterior over the matrix behind a source, from `steps` products along actively chosen directions.
 
     Args:
@@ -37,6 +44,7 @@ def infer(source: Any, steps: int = 16, *, method: str = "curvature", prior: Pri
         steps: the number of products. Fewer are taken where the gradient holds nothing new.
         method: "curvature", the library's best, or "paper", as printed.
         prior: in the place of the method's own: `CurvatureShaped()`, or what the pilot batches of the paper suggest.
+        generator: for the random vectors that stand for gradients where the source is a matrix.
 
     >>> import torch
     >>> from infhess.curvature import Products
@@ -48,7 +56,7 @@ def infer(source: Any, steps: int = 16, *, method: str = "curvature", prior: Pri
 
     """
     posterior = None
-    for state in infer_steps(source, steps, method=method, prior=prior):
+    for state in infer_steps(source, steps, method=method, prior=prior, generator=generator):
         posterior = state.posterior
     if posterior is None:
         raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")
@@ -56,33 +64,42 @@ def infer(source: Any, steps: int = 16, *, method: str = "curvature", prior: Pri
 
 
 def infer_steps(
-    source: Any, steps: int = 16, *, method: str = "curvature", prior: Prior | None = None
+    source: Any,
+    steps: int = 16,
+    *,
+    method: str = "curvature",
+    prior: Prior | None = None,
+    generator: torch.Generator | None = None,
 ) -> Iterator[State]:
     """`infer`, one state at a time."""
-    source, steps = as_source(source), count(steps, "steps")
+    source, steps = as_source(source, generator), count(steps, "steps")
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    prior = None if prior is None else checked_prior(prior)
+    if method == "paper" and prior is not None and (type(prior) is not Isotropic or prior.mean == 0):
+        raise TypeError(f'prior: method="paper" takes Isotropic with a mean other than 0, got {prior}')
     return (_paper if method == "paper" else _curvature)(source, steps, prior)
 
 
 def _paper(source: Source, steps: int, prior: Prior | None) -> Iterator[State]:
     """As printed: pilot batches set the prior, the first direction comes from their mean gradient, s = −B⁻¹ g."""
-    pilot = paper_pilot(source) if prior is None else None
-    prior, r = (pilot.prior, pilot.gradient) if pilot else (prior, source.gradient())
-    if type(prior) is not Isotropic:
-        raise TypeError(f'prior: method="paper" takes Isotropic, got {type(prior).__name__}')
-    return _algorithm(source, steps, prior, r, newton_direction)
+    if prior is None:
+        prior, r = paper_pilot(source)
+    else:
+        r = source.gradient()
+    yield from _algorithm(source, steps, prior, r, newton_direction)
 
 
 def _curvature(source: Source, steps: int, prior: Prior | None) -> Iterator[State]:
     """The better one: directions that no product has reached, and a prior and noise of the shape of the curvature."""
-    return _algorithm(source, steps, prior or CurvatureShaped(), source.gradient(), residual_direction)
+    yield from _algorithm(source, steps, prior or CurvatureShaped(), source.gradient(), residual_direction)
 
 
 def _algorithm(source: Source, steps: int, prior: Prior, r: Tensor, direction: Policy) -> Iterator[State]:
     posterior = prior.given(Observations.empty(source.size, source.size, r, capacity=steps))
     for i in range(steps):
-        finite_columns(r[:, None], f"gradient of step {i}")
+        if not bool(finite(r)):
+            raise ValueError(f"the gradient of step {i} holds NaN or infinity; is the loss finite at this point?")
         s = direction(posterior, r, posterior.observations.spare())
         if s is None:
             return
@@ -92,10 +109,15 @@ def _algorithm(source: Source, steps: int, prior: Prior, r: Tensor, direction: P
         yield State(i, posterior, posterior.observations.S[:, i], posterior.observations.Y[:, i], source.products)
 
 
-def newton_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor:
-    """s = −B_m⁻¹ r, Eq. (19) of the paper; written to `out`."""
-    assert isinstance(posterior, IsotropicPosterior)
-    return posterior.newton(r, out).neg_()
+def newton_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor | None:
+    """s = −B_m⁻¹ r, Eq. (19) of the paper; written to `out`. None where B_m is singular: there is no next direction."""
+    if not isinstance(posterior, IsotropicPosterior):
+        raise TypeError(f"the paper's direction is for Isotropic, got {posterior.prior}")
+    try:
+        s = posterior.newton(r, out).neg_()
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return None
+    return s if bool(finite(s)) else None
 
 
 def residual_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor | None:

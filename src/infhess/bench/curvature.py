@@ -126,7 +126,7 @@ def ratios(rows: Sequence[Row]) -> dict[tuple[str, int], tuple[float, float, flo
             name = f"{method} / {products}"
             mine = {(p, b): r for (p, b, m), r in cells.items() if m == name}
             if mine:
-                compared = [r.loss / cells[(*cell, f"ours / {products}")].loss for cell, r in mine.items()]
+                compared = [r.loss / cells[p, b, f"ours / {products}"].loss for (p, b), r in mine.items()]
                 table[method, products] = (
                     _geometric([r.loss for r in mine.values()]), _geometric(compared),
                     statistics.mean(r.metric for r in mine.values()), statistics.median(r.seconds for r in mine.values()),

@@ -64,10 +64,12 @@ def demo(out: Out = Path("runs/demo"), seed: Seed = 0, fresh: Fresh = False) -> 
         from infhess.experiments import plots
         from infhess.experiments.rows import RowFile
 
-        file = RowFile(out, fresh=fresh)
-        if not any(row.seed == seed for row in file.rows):
-            file.add(experiment.rows(seed))
-        rows = [row for row in file.rows if row.seed == seed]
+        file = RowFile(out, fresh=fresh, seed=seed)
+        rows = [row for row in file.rows if row.experiment == experiment.EXPERIMENT]
+        if not rows:
+            with show.progress("inferring"):
+                rows = list(experiment.rows(seed))
+            file.add(rows)
         figure = plots.demo(rows, out / "demo.png")
         show.demo(rows)
         typer.echo(f"\nrows: {file.path}\nfigure: {figure}")
@@ -85,11 +87,12 @@ def inference(
     Example: `infhess bench inference --out runs/inference`
     """
     with remedies():
+        from infhess._files import atomic
         from infhess.bench import inference as comparison
         from infhess.cli import show
-        from infhess.experiments.rows import RowFile, atomic
+        from infhess.experiments.rows import RowFile
 
-        file = RowFile(out, fresh=fresh)
+        file = RowFile(out, fresh=fresh, seed=seed)
         for piece in comparison.pieces(seed, quick=quick):
             if piece.key not in file.done():
                 with show.progress(piece.title):

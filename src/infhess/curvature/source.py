@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import as_real, count
+from infhess._checks import as_real, as_vectors, count
 from infhess.posterior.base import normal
 
 
@@ -80,31 +80,54 @@ class Products(Source):
         points: int = 0,
         generator: torch.Generator | None = None,
     ) -> None:
-        operator = None if callable(matvec) and not hasattr(matvec, "shape") else matvec
+        operator: Any = matvec if hasattr(matvec, "shape") else None
+        if operator is None and not callable(matvec):
+            raise TypeError(f"matvec: expected a callable or a matrix with @, got {type(matvec).__name__}")
+        if gradient is not None and not callable(gradient):
+            raise TypeError(f"gradient: expected a callable that gives a vector, got {type(gradient).__name__}")
         if operator is not None:
             size = _square(operator, size)
         if size is None:
             raise TypeError("size: expected the number of rows N, which a callable matvec does not tell; pass size=N")
-        self.size, self._points, self._generator = count(size, "size"), points, generator
+        self.size, self._points, self._generator = count(size, "size"), points and count(points, "points"), generator
         self._matvec = (lambda s: operator @ s) if operator is not None else matvec
         self._gradient = gradient
         self.like = _like(operator)
-        self._numpy = operator is not None and not _is_torch(operator)
+        # What the callables take: tensors of a dtype, or NumPy arrays. None: not known before the first call.
+        self._takes: torch.dtype | str | None = None
+        if operator is not None:
+            self._takes = operator.dtype if _is_torch(operator) else "numpy"
 
-    def matvec(self, s: Tensor) -> Tensor:
+    def matvec(self, s: Any) -> Tensor:
         """A noisy product B s."""
-        argument = s.detach().cpu().numpy() if self._numpy else s
-        y = self._checked(self._matvec(argument), "matvec")
+        s = as_vectors(s, "s", self.size, s.new_empty(0) if isinstance(s, Tensor) else self.like)
+        version = s._version
+        y = self._checked(self._call(s), "matvec").to(s)
+        if s._version != version:
+            raise ValueError("matvec: it has altered its argument in place; let it work on a copy, s.clone()")
         self.products += 1
         self.data_points += self._points
-        return y.to(s)
+        return y
+
+    def _call(self, s: Tensor) -> Any:
+        if self._takes == "numpy":
+            return self._matvec(s.detach().cpu().numpy().copy())
+        if isinstance(self._takes, torch.dtype):
+            return self._matvec(s.to(self._takes))
+        try:
+            return self._matvec(s)
+        except (TypeError, RuntimeError):
+            # A callable that was written for NumPy: nothing said so before.
+            y = self._matvec(s.detach().cpu().numpy().copy())
+            self._takes = "numpy"
+            return y
 
     def gradient(self) -> Tensor:
         """A noisy gradient; a standard normal vector where none was given."""
         if self._gradient is None:
             return normal(self.size, like=self.like, generator=self._generator)
         g = self._gradient()
-        self._numpy = self._numpy or not isinstance(g, Tensor)
+        self._takes = self._takes or (g.dtype if isinstance(g, Tensor) else "numpy")
         self.data_points += self._points
         return self._checked(g, "gradient")
 
@@ -112,15 +135,15 @@ class Products(Source):
         vector = as_real(x, name)
         if vector.shape != (self.size,):
             raise ValueError(f"{name}: expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
-        return vector
+        return vector.float() if vector.dtype.itemsize < 4 else vector
 
 
-def as_source(source: Any) -> Source:
+def as_source(source: Any, generator: torch.Generator | None = None) -> Source:
     """The source itself, or anything with `@` as one."""
     if isinstance(source, Source):
         return source
     if hasattr(source, "shape") and hasattr(type(source), "__matmul__"):
-        return Products(source)
+        return Products(source, generator=generator)
     raise TypeError(
         f"source: expected a source such as infhess.Products, or a matrix with @, got {type(source).__name__}"
     )
@@ -138,6 +161,8 @@ def _is_torch(operator: Any) -> bool:
 
 
 def _like(operator: Any) -> Tensor:
-    if operator is not None and _is_torch(operator):
-        return torch.empty(0, dtype=operator.dtype, device=getattr(operator, "device", "cpu"))
-    return torch.empty(0, dtype=torch.float64)
+    """An empty tensor of the operator's device and dtype, in single precision at the least."""
+    if operator is None or not _is_torch(operator):
+        return torch.empty(0, dtype=torch.float64)
+    like = as_real(torch.empty(0, dtype=operator.dtype, device=getattr(operator, "device", "cpu")), "matrix")
+    return like.float() if like.dtype.itemsize < 4 else like

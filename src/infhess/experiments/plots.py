@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from infhess.experiments.rows import Row, atomic
+from infhess._files import atomic
+from infhess.experiments.rows import Row
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from infhess._files import atomic
 from infhess._version import __version__
 
 
@@ -41,12 +40,19 @@ COLUMNS = [f.name for f in fields(Row)]
 class RowFile:
     """`rows.csv` in a folder; rows of a finished piece are added together or not at all."""
 
-    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+    def __init__(self, folder: Path, *, fresh: bool = False, seed: int | None = None) -> None:
         self.path = folder / "rows.csv"
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder}: expected a folder for rows and figures, got a file; choose another --out")
         folder.mkdir(parents=True, exist_ok=True)
         if fresh and self.path.exists():
             self.path.rename(_free_name(self.path))
         self.rows = list(self._read())
+        others = {row.seed for row in self.rows} - {seed}
+        if seed is not None and others:
+            raise ValueError(
+                f"{self.path} holds rows of seed {min(others)}; choose another --out, or start over with --fresh"
+            )
 
     def _read(self) -> Iterator[Row]:
         if not self.path.exists():
@@ -71,32 +77,13 @@ class RowFile:
             writer.writerows(asdict(row) for row in self.rows)
 
 
-class atomic:
-    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Path:
-        """The temporary path, with the ending of the final one."""
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".", suffix=self.path.suffix)
-        os.close(handle)
-        self.temporary = Path(name)
-        return self.temporary
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        """Rename, or clean up."""
-        if kind is None:
-            os.chmod(self.temporary, 0o644)
-            self.temporary.replace(self.path)
-        else:
-            self.temporary.unlink(missing_ok=True)
-
-
 def _free_name(path: Path) -> Path:
     return next(p for i in range(1, 10**6) if not (p := path.with_name(f"{path.stem}.{i}{path.suffix}")).exists())
 
 
 def _row(record: dict[str, str]) -> Row:
     kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
-    return Row(**{f.name: kinds[str(f.type)](record[f.name]) for f in fields(Row)})
+    try:
+        return Row(**{f.name: kinds[str(f.type)](record[f.name]) for f in fields(Row)})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"rows.csv has a damaged line ({record}); mend it, or start over with --fresh") from error

@@ -7,31 +7,40 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+MOST_ROUNDS = 300
+
 
 def block_krylov(product: Callable[[Tensor], Tensor], start: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest eigenvalues (descending) and vectors of A, by Rayleigh–Ritz on span[X, AX, A²X, …].
 
     The block is as wide as k, so that an eigenvalue of multiplicity up to k is found whole. The space grows until the
-    residuals |A u − θ u| of the k pairs are at rounding level, or until it is all of ℝᴺ.
+    residuals |A u − θ u| of the k pairs are √eps of the largest value (their values are then good to eps), or until it is
+    all of ℝᴺ. It starts anew from the best 2k vectors when it holds 12k + 40, so that memory stays linear in N.
     """
-    N = start.shape[0]
-    tolerance = 50 * torch.finfo(start.dtype).eps
+    N, most = start.shape[0], 12 * k + 40
     Q = torch.linalg.qr(start).Q
     AQ = product(Q)
-    while True:
-        ritz, w = torch.linalg.eigh((Q.mT @ AQ + AQ.mT @ Q) / 2)
-        theta, w = ritz.flip(0)[:k], w.flip(1)[:, :k]
-        residual = torch.linalg.vector_norm(AQ @ w - (Q @ w) * theta, dim=0)
-        if Q.shape[1] >= N or bool((residual <= tolerance * ritz.abs().amax()).all()):
-            return theta, Q @ w
-        new = _orthogonal(AQ[:, -k:], Q)[:, : N - Q.shape[1]]
-        Q, AQ = torch.cat([Q, new], dim=1), torch.cat([AQ, product(new)], dim=1)
+    T = Q.mT @ AQ
+    for _ in range(MOST_ROUNDS):
+        ritz, w = torch.linalg.eigh((T + T.mT) / 2)
+        ritz, w = ritz.flip(0), w.flip(1)
+        residual = AQ @ w[:, :k] - (Q @ w[:, :k]) * ritz[:k]
+        small = torch.linalg.vector_norm(residual, dim=0) <= torch.finfo(start.dtype).eps ** 0.5 * ritz.abs().amax()
+        if Q.shape[1] >= N or bool(small.all()):
+            break
+        if Q.shape[1] + k > most:
+            Q, AQ, T = Q @ w[:, : 2 * k], AQ @ w[:, : 2 * k], torch.diag(ritz[: 2 * k])
+        new = _orthogonal(residual, Q)[:, : N - Q.shape[1]]
+        A_new = product(new)
+        cross = Q.mT @ A_new
+        T = torch.cat([torch.cat([T, cross], 1), torch.cat([cross.mT, new.mT @ A_new], 1)])
+        Q, AQ = torch.cat([Q, new], 1), torch.cat([AQ, A_new], 1)
+    return ritz[:k], Q @ w[:, :k]
 
 
 def _orthogonal(X: Tensor, Q: Tensor) -> Tensor:
     """X made orthogonal to Q (twice is enough) and orthonormal; what has vanished is replaced by fresh directions."""
-    scale = torch.linalg.vector_norm(X, dim=0).clamp(min=torch.finfo(X.dtype).tiny)
-    X = X / scale
+    X = X / torch.linalg.vector_norm(X, dim=0).clamp(min=torch.finfo(X.dtype).tiny)
     X = X - Q @ (Q.mT @ X)
     gone = torch.linalg.vector_norm(X, dim=0) < 1e3 * torch.finfo(X.dtype).eps
     fresh = torch.randn(X.shape, generator=torch.Generator().manual_seed(Q.shape[1]), dtype=torch.float64).to(X)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
-from infhess._checks import count, finite_number, small_dtype
+from infhess._checks import count, finite_number, rounding, small_dtype
 from infhess.lowrank.operator import SINGULAR, Eigenpairs, Operator, SingularError, SingularTriplets, regular_solve
 from infhess.lowrank.root import DiagonalRoot
 from infhess.lowrank.tall import Tall, span
@@ -13,6 +15,9 @@ from infhess.lowrank.tall import Tall, span
 
 class LowRank(Operator):
     """A = D + L C Rᵀ with L (N, p), C (p, q), R (M, q) and D = d·I (a number) or diag(d) (a vector).
+
+    For a scaled identity all but the products go through an orthonormal basis Q of span[L R], where A is small:
+    A = d (I − QQᵀ) + Q (dI + QᵀLCRᵀQ) Qᵀ. It is found once, by a QR, and does not lose digits as Woodbury's formula does.
 
     Args:
         d: a float or 0-dim tensor for a scaled identity (the leading diagonal where A is rectangular), or a vector.
@@ -46,7 +51,7 @@ class LowRank(Operator):
                 f"a diagonal of shape {tuple(self.d.shape)} does not fit an operator of shape {self.shape}"
             )
 
-    # ---- products, transpose, inverse
+    # ---- products and transpose
 
     def _diagonal_product(self, v: Tensor) -> Tensor:
         N, M = self.shape
@@ -68,44 +73,71 @@ class LowRank(Operator):
         """The transpose, sharing the columns."""
         return LowRank(self.d, self.right, self.core.mT, self.left)
 
+    # ---- the inverse
+
     def _solve(self, v: Tensor, damping: float) -> Tensor:
-        """Woodbury: D⁻¹v − D⁻¹L (I + C RᵀD⁻¹L)⁻¹ C RᵀD⁻¹v, with D + damping·I in the place of D."""
-        inverse = self._inverse_diagonal(damping)
-        Dv = _rows(inverse, v) if inverse.ndim else v * float(inverse)
-        L = self._scaled(self.left, inverse)
-        c = self._shrink(inverse, self.core @ self.right.t(Dv))
-        return Dv - L @ (c if inverse.ndim else inverse * c)
+        """(A + damping·I)⁻¹ v: small on the basis, a division outside of it."""
+        if self.d.ndim:
+            return self._solve_diagonal(v, damping)
+        basis, _ = self._compressed
+        inside = Tall(basis).t(v)
+        x = basis @ self._inside(damping, inside).to(v)
+        if self.shape[0] > basis.shape[1]:
+            x += (v - basis @ inside.to(v)) / self._outside(damping)
+        return x
+
+    def _outside(self, damping: float) -> float:
+        """d + damping, which A does to every vector outside of the basis."""
+        d = float(self.d) + damping
+        if abs(d) < max(torch.finfo(self.dtype).tiny, 1e-3 * torch.finfo(self.core.dtype).eps * self.core_size):
+            raise SingularError(SINGULAR)
+        return d
+
+    @cached_property
+    def core_size(self) -> float:
+        """The largest entry of the small matrix: the scale that zero is to be compared with."""
+        _, small = self._compressed
+        return float(small.abs().max()) if len(small) else 0.0
+
+    def _inside(self, damping: float, b: Tensor) -> Tensor:
+        """(dI + damping·I + QᵀLCRᵀQ)⁻¹ b."""
+        _, small = self._compressed
+        shift = (float(self.d) + damping) * torch.eye(len(small)).to(small)
+        return regular_solve(small + shift, b, small.abs() + shift.abs(), self.dtype)
+
+    def _solve_diagonal(self, v: Tensor, damping: float) -> Tensor:
+        """D^{−½} (I + D^{−½}LCRᵀD^{−½})⁻¹ D^{−½} v for a diagonal of one sign; Woodbury's formula for any other."""
+        d = self.d + damping
+        sign = 1.0 if bool((d > 0).all()) else -1.0 if bool((d < 0).all()) else 0.0
+        if sign == 0.0:
+            return self.woodbury(v, damping)
+        half = d.abs().rsqrt()
+        whitened = LowRank(sign, self.left.scaled(half), self.core, self.right.scaled(half))
+        return _rows(half, whitened._solve(_rows(half, v), 0.0))
+
+    def woodbury(self, v: Tensor, damping: float) -> Tensor:
+        """D⁻¹v − D⁻¹L (I + C RᵀD⁻¹L)⁻¹ C RᵀD⁻¹v, with D + damping·I in the place of D, a diagonal."""
+        if not bool((self.d + damping).all()):
+            raise SingularError(SINGULAR)
+        inverse = 1 / (self.d + damping)
+        Dv, L = _rows(inverse, v), self.left.scaled(inverse)
+        gram, eye = self.right.gram(L), torch.eye(len(self.core)).to(self.core)
+        size = eye + self.core.abs() @ gram.abs()
+        return Dv - L @ regular_solve(eye + self.core @ gram, self.core @ self.right.t(Dv), size, self.dtype)
 
     def inverse(self) -> LowRank:
-        """A⁻¹ as an operator of the same kind (Woodbury)."""
-        if self.shape[0] != self.shape[1]:
-            raise SingularError(f"inverse needs a square operator, got shape {self.shape}")
-        inverse = self._inverse_diagonal(0.0)
-        core = -self._shrink(inverse, self.core)
-        return LowRank(
-            inverse,
-            self._scaled(self.left, inverse),
-            core if inverse.ndim else inverse**2 * core,
-            self._scaled(self.right, inverse),
-        )
-
-    def _inverse_diagonal(self, damping: float) -> Tensor:
-        shifted = self.d + damping
-        if bool((shifted.abs() <= torch.finfo(shifted.dtype).eps * self.d.abs().max()).any()):
-            raise SingularError(SINGULAR)
-        return 1 / shifted
-
-    def _shrink(self, inverse: Tensor, c: Tensor) -> Tensor:
-        """(I + C RᵀD⁻¹L)⁻¹ c: the small system of Woodbury's formula."""
-        gram = self.right.gram(self._scaled(self.left, inverse))
-        gram = gram if inverse.ndim else inverse * gram
-        eye = torch.eye(len(self.core)).to(gram)
-        return regular_solve(eye + self.core @ gram, c, eye + self.core.abs() @ gram.abs())
-
-    @staticmethod
-    def _scaled(columns: Tall, inverse: Tensor) -> Tall:
-        """diag(inverse) @ columns where D is a diagonal; a scaled identity goes into the small matrices instead."""
-        return columns.scaled(inverse) if inverse.ndim else columns
+        """A⁻¹ as an operator of the same kind."""
+        self._square_and(1, "inverse")
+        if self.d.ndim:
+            half = self.d.abs().rsqrt()
+            if not bool((self.d > 0).all()):
+                raise SingularError("the inverse of a diagonal plus low rank needs a positive diagonal; use .solve(v)")
+            inner = LowRank(1.0, self.left.scaled(half), self.core, self.right.scaled(half)).inverse()
+            return LowRank(1 / self.d, inner.left.scaled(half), inner.core, inner.right.scaled(half))
+        basis, small = self._compressed
+        eye = torch.eye(len(small)).to(small)
+        outside = 1 / self._outside(0.0) if self.shape[0] > basis.shape[1] else 0.0
+        return LowRank(outside, basis, self._inside(0.0, eye) - outside * eye)
 
     # ---- eigenpairs, singular triplets, powers
 
@@ -117,21 +149,19 @@ class LowRank(Operator):
         k = self._square_and(k, "eigh")
         if self.d.ndim:
             return super().eigh(k)
-        basis, small = self._compressed()
+        _, small = self._compressed
         values, w = torch.linalg.eigh((small + small.mT) / 2)
-        return Eigenpairs(*self._with_complement(basis, float(self.d) + values, w, float(self.d), k))
+        top, (vectors,) = self._with_complement(float(self.d) + values, [w], float(self.d), k)
+        return Eigenpairs(top, vectors)
 
     def svd(self, k: int) -> SingularTriplets:
         """The k largest singular values, descending, with left and right vectors."""
         k = count(k, "k", min(self.shape))
         if self.d.ndim or self.shape[0] != self.shape[1]:
             return super().svd(k)
-        basis, small = self._compressed()
-        small = small + float(self.d) * torch.eye(len(small), dtype=small.dtype, device=self.device)
-        w, values, zt = torch.linalg.svd(small)
-        top, U = self._with_complement(basis, values, w, abs(float(self.d)), k)
-        sign = -1.0 if float(self.d) < 0 else 1.0
-        _, V = self._with_complement(basis, values, zt.mT, abs(float(self.d)), k, sign)
+        _, small = self._compressed
+        w, values, zt = torch.linalg.svd(small + float(self.d) * torch.eye(len(small)).to(small))
+        top, (U, V) = self._with_complement(values, [w, zt.mT], abs(float(self.d)), k)
         return SingularTriplets(top, U, V)
 
     def power(self, exponent: float) -> Operator:
@@ -147,24 +177,23 @@ class LowRank(Operator):
         if exponent == -1.0:
             return self.inverse()
         if self.d.ndim:
-            return DiagonalRoot(self, exponent, *self._bounds())
+            return DiagonalRoot(self.woodbury, self, exponent, *self._bounds())
         basis, values, w = self._positive()
         d = float(self.d)
         return LowRank(d**exponent, basis, (w * (values**exponent - d**exponent)) @ w.mT)
 
     def _positive(self) -> tuple[Tensor, Tensor, Tensor]:
         """Q, λ, w with A = d(I − QQᵀ) + Qw diag(λ) wᵀQᵀ, where A is symmetric positive definite; or an error."""
-        basis, small = self._compressed()
-        if len(small) and float((small - small.mT).abs().max()) > 1e3 * torch.finfo(self.dtype).eps * float(
-            small.abs().max()
+        basis, small = self._compressed
+        if (
+            len(small)
+            and float((small - small.mT).abs().max()) > 100 * rounding(self.dtype, len(small)) * self.core_size
         ):
             raise ValueError("power needs a symmetric operator; this one is not")
         values, w = torch.linalg.eigh((small + small.mT) / 2)
         values = values + self.d
         if not (float(self.d) > 0 and bool((values > 0).all())):
-            raise ValueError(
-                "power needs a positive definite operator; this one is not (its scaled identity must be positive too)"
-            )
+            raise ValueError("power needs a positive definite operator, its scaled identity included; this one is not")
         return basis, values, w
 
     def _bounds(self) -> tuple[float, float]:
@@ -178,25 +207,28 @@ class LowRank(Operator):
         low, high = min([1.0, *values.tolist()]), max([1.0, *values.tolist()])
         return float(self.d.min()) * low, float(self.d.max()) * high
 
+    @cached_property
     def _compressed(self) -> tuple[Tensor, Tensor]:
         """An orthonormal basis Q of span[L R], and Qᵀ L C Rᵀ Q in double precision."""
         basis = torch.linalg.qr(span([self.left, self.right]).joined()).Q
         columns = Tall(basis)
         return basis, columns.gram(self.left) @ self.core @ columns.gram(self.right).mT
 
-    def _with_complement(
-        self, basis: Tensor, values: Tensor, w: Tensor, d: float, k: int, sign: float = 1.0
-    ) -> tuple[Tensor, Tensor]:
-        """The k largest of `values` (vectors basis @ w) and of d, which every direction outside of the basis has."""
+    def _with_complement(self, values: Tensor, small: list[Tensor], d: float, k: int) -> tuple[Tensor, list[Tensor]]:
+        """The k largest of `values` (vectors Q @ w for each w of small) and of d, which all outside of the basis have."""
+        basis, _ = self._compressed
         N, p = basis.shape
-        extra = min(k, N - p)
-        every = torch.cat([values, values.new_full((extra,), d)])
+        every = torch.cat([values, values.new_full((min(k, N - p),), d)])
         order = torch.argsort(every, descending=True, stable=True)[:k]
         inside = order < p
-        vectors = basis.new_zeros(N, len(order))
-        vectors[:, inside] = basis @ w[:, order[inside]].to(self.dtype)
-        vectors[:, ~inside] = sign * _complement(basis, int((~inside).sum()))
-        return every[order].to(self.dtype), vectors
+        beyond = _complement(basis, int((~inside).sum()))
+        blocks = []
+        for i, w in enumerate(small):
+            vectors = basis.new_zeros(N, len(order))
+            vectors[:, inside] = basis @ w[:, order[inside]].to(self.dtype)
+            vectors[:, ~inside] = beyond if i == 0 or float(self.d) >= 0 else -beyond
+            blocks.append(vectors)
+        return every[order].to(self.dtype), blocks
 
 
 def _rows(d: Tensor, v: Tensor) -> Tensor:
@@ -207,9 +239,6 @@ def _rows(d: Tensor, v: Tensor) -> Tensor:
 def _complement(basis: Tensor, j: int) -> Tensor:
     """j orthonormal columns orthogonal to the columns of an orthonormal basis (N, p), in O(N p j)."""
     N, p = basis.shape
-    reflectors, tau = torch.geqrf(basis)
-    unit = torch.eye(N, j, dtype=basis.dtype, device=basis.device) if p == 0 else basis.new_zeros(N, j)
-    if p:
-        unit[p : p + j] = torch.eye(j, dtype=basis.dtype, device=basis.device)
-        unit = torch.ormqr(reflectors, tau, unit)
-    return unit
+    unit = basis.new_zeros(N, j)
+    unit[p : p + j] = torch.eye(j, dtype=basis.dtype, device=basis.device)
+    return torch.ormqr(*torch.geqrf(basis), unit) if p and j else unit

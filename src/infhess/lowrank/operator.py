@@ -109,7 +109,7 @@ class Operator(ABC):
         from scipy.sparse.linalg import LinearOperator
 
         def product(operator: Operator) -> Any:
-            return lambda v: (operator @ torch.as_tensor(np.asarray(v)).to(operator.like)).cpu().numpy()
+            return lambda v: (operator @ np.asarray(v)).cpu().numpy()
 
         dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
         forward, adjoint = product(self), product(self.T)
@@ -144,7 +144,7 @@ class Dense(Operator):
 
     def _solve(self, v: Tensor, damping: float) -> Tensor:
         eye = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
-        return regular_solve(self.matrix + damping * eye, v, self.matrix.abs() + damping * eye)
+        return regular_solve(self.matrix + damping * eye, v, self.matrix.abs() + damping * eye, self.dtype)
 
     def eigh(self, k: int) -> Eigenpairs:
         """The k largest eigenvalues of the symmetric part, descending, and their vectors."""
@@ -159,8 +159,8 @@ class Dense(Operator):
         return SingularTriplets(values[:k], U[:, :k], Vt[:k].mT)
 
 
-def regular_solve(A: Tensor, b: Tensor, size: Tensor) -> Tensor:
-    """A⁻¹b, or a `SingularError` where the smallest singular value of A is at the level of rounding.
+def regular_solve(A: Tensor, b: Tensor, size: Tensor, data: torch.dtype) -> Tensor:
+    """A⁻¹b, or a `SingularError` where the smallest singular value of A is at the level of rounding of the data.
 
     `size` is the magnitude of what was added up to A, entry by entry. Rows and columns are divided by its largest
     entries, so that units of the unknowns do not look like singularity, and cancellation does.
@@ -170,7 +170,7 @@ def regular_solve(A: Tensor, b: Tensor, size: Tensor) -> Tensor:
     rows = size.amax(dim=1).clamp(min=torch.finfo(A.dtype).tiny)
     columns = (size / rows[:, None]).amax(dim=0).clamp(min=torch.finfo(A.dtype).tiny)
     scaled = A / rows[:, None] / columns
-    if not torch.isfinite(scaled).all() or torch.linalg.svdvals(scaled)[-1] < 10 * torch.finfo(A.dtype).eps:
+    if not torch.isfinite(scaled).all() or torch.linalg.svdvals(scaled)[-1] < 4 * torch.finfo(data).eps:
         raise SingularError(SINGULAR)
     vector = b.ndim == 1
     rhs = (b[:, None] if vector else b) / rows[:, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,10 +18,12 @@ class DiagonalRoot(Operator):
     rule of step h errs by e^{−2π²/h} relative; the tails are cut where they add less than rounding.
     """
 
-    def __init__(self, A: Operator, exponent: float, low: float, high: float) -> None:
+    def __init__(
+        self, solve: Callable[[Tensor, float], Tensor], A: Operator, exponent: float, low: float, high: float
+    ) -> None:
         if exponent not in (0.5, -0.5):
             raise ValueError(f"power of a diagonal plus low rank: expected ±0.5 or ±1, got {exponent}")
-        self.A, self.exponent, self.low, self.high = A, exponent, low, high
+        self.solve_shifted, self.A, self.exponent, self.low, self.high = solve, A, exponent, low, high
         self.shape, self.like = A.shape, A.like
         digits = -math.log(torch.finfo(A.dtype).eps / 10)
         self.h = 2 * math.pi**2 / digits
@@ -30,7 +33,7 @@ class DiagonalRoot(Operator):
     def _product(self, v: Tensor) -> Tensor:
         out = torch.zeros_like(v)
         for x in self.nodes:
-            out += (self.h / math.pi * math.exp(x / 2)) * self.A._solve(v, math.exp(x))
+            out += (self.h / math.pi * math.exp(x / 2)) * self.solve_shifted(v, math.exp(x))
         return out if self.exponent < 0 else self.A._product(out)
 
     @property
@@ -41,4 +44,4 @@ class DiagonalRoot(Operator):
     def _solve(self, v: Tensor, damping: float) -> Tensor:
         if damping:
             raise SingularError("a root of a diagonal plus low rank solves without damping only; pass damping=0")
-        return DiagonalRoot(self.A, -self.exponent, self.low, self.high)._product(v)
+        return DiagonalRoot(self.solve_shifted, self.A, -self.exponent, self.low, self.high)._product(v)

@@ -3,7 +3,7 @@
 from infhess.posterior.base import ContradictionError, Posterior
 from infhess.posterior.files import load
 from infhess.posterior.observations import Observations
-from infhess.posterior.priors import CurvatureShaped, Isotropic, Kronecker, Prior, Symmetric, condition
+from infhess.posterior.priors import CurvatureShaped, Isotropic, Kronecker, Prior, Symmetric, checked_prior, condition
 
 __all__ = [
     "ContradictionError",
@@ -14,6 +14,7 @@ __all__ = [
     "Posterior",
     "Prior",
     "Symmetric",
+    "checked_prior",
     "condition",
     "load",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from infhess._checks import as_vectors
+from infhess._checks import as_vectors, generator_on, rounding
 from infhess.lowrank import Eigenpairs, Operator, SingularTriplets
 from infhess.posterior.observations import Observations
 
@@ -105,7 +105,7 @@ class Posterior(ABC):
 
 def normal(*shape: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal draws in the dtype and on the device of `like`, from a generator on any device."""
-    device = like.device if generator is None else generator.device
+    device = generator_on(generator) or like.device
     return torch.randn(*shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
 
 
@@ -113,12 +113,23 @@ class ContradictionError(ValueError):
     """Exact products that no matrix (or no symmetric matrix) can have given."""
 
 
-def contradiction(observation: int) -> ContradictionError:
-    """The error for exact products that disagree."""
-    return ContradictionError(
-        f"exact products contradict each other (observation {observation}): "
-        "repeated directions have different products; give a noise level above 0, or leave one out"
-    )
+def agree(Y: Tensor, null: Tensor, data: torch.dtype) -> None:
+    """Exact products Y of directions S with S @ null = 0 must have Y @ null = 0, or they contradict each other.
+
+    Each combination is held against the rounding of the very columns that it combines.
+    """
+    if not null.shape[1]:
+        return
+    null = null.to(Y)
+    misfit = torch.linalg.vector_norm(Y @ null, dim=0)
+    size = torch.linalg.vector_norm(Y, dim=0) @ null.abs()
+    bad = misfit > 100 * rounding(data, len(null)) * size
+    if bool(bad.any()):
+        worst = null[:, int(bad.nonzero()[0])]
+        raise ContradictionError(
+            f"exact products contradict each other (observation {int(worst.abs().argmax())}): directions that depend on each "
+            "other have products that do not; give a noise level above 0, or leave one out"
+        )
 
 
 NO_EVIDENCE = (

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from infhess._files import atomic
 from infhess.posterior.base import Posterior
 from infhess.posterior.observations import Observations
 from infhess.posterior.priors import CurvatureShaped, Isotropic, Kronecker, Symmetric
@@ -40,13 +39,18 @@ def save(posterior: Posterior, path: Any) -> None:
 def load(path: Any) -> Posterior:
     """The posterior that `Posterior.save` wrote to this file."""
     tensors, metadata = read_safetensors(Path(path))
-    if metadata.get("format") != FORMAT or metadata.get("prior") not in PRIORS:
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT or metadata.get("prior") not in PRIORS:
         raise ValueError(f"{path}: expected a file that posterior.save wrote, got another safetensors file")
-    values = json.loads(metadata["numbers"])
-    values |= {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("prior.")}
-    observations = Observations.of(tensors["S"].mT, tensors["Y"].mT)
-    observations = Observations(observations.buffer, tensors["norms"].to(observations.norms))
-    return PRIORS[metadata["prior"]](**values).given(observations)
+    try:
+        values = json.loads(metadata["numbers"])
+        values |= {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("prior.")}
+        prior = PRIORS[metadata["prior"]](**values)
+        return prior.given(Observations.of_units(tensors["S"], tensors["Y"], tensors["norms"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {DAMAGED} ({error})") from error
+
+
+DAMAGED = "expected a file that posterior.save wrote; it is damaged or of another kind"
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -61,9 +65,8 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
         chunks.append(data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    with atomic(path) as temporary, temporary.open("wb") as file:
         file.writelines([len(text).to_bytes(8, "little"), text, *chunks])
-    os.replace(file.name, path)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -75,9 +78,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         metadata = header.pop("__metadata__", {})
         tensors = {name: _tensor(data, start, entry) for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(
-            f"{path}: expected a file that posterior.save wrote; it is damaged or of another kind"
-        ) from error
+        raise ValueError(f"{path}: {DAMAGED}") from error
     return tensors, metadata
 
 

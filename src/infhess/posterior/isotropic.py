@@ -12,8 +12,9 @@ from torch import Tensor
 from infhess._checks import as_vectors
 from infhess.lowrank import LowRank, SingularError, Tall
 from infhess.lowrank.operator import SINGULAR
-from infhess.posterior.base import NO_EVIDENCE, Posterior, contradiction, normal
-from infhess.posterior.pencil import root
+from infhess.posterior.base import NO_EVIDENCE, Posterior, agree, normal
+from infhess.posterior.factors import root
+from infhess.posterior.observations import Modes
 
 if TYPE_CHECKING:
     from infhess.posterior.priors import Isotropic
@@ -34,22 +35,23 @@ class IsotropicPosterior(Posterior):
         return (self.prior.noise / self.prior.scale) ** 2
 
     @cached_property
-    def K(self) -> Tensor:
-        """(G + rI)⁻¹ on the range of G (m, m): it only ever meets Sᵀ, which is zero on the null space of G = SᵀS.
+    def _modes(self) -> Modes:
+        modes = self.observations.modes
+        if self.r == 0:
+            agree(self.observations.Y, modes.null, self.observations.Y.dtype)
+        return modes
 
-        Exact products of repeated directions must agree there.
-        """
-        mu, Z = self.observations.gram_eigh
-        if self.r == 0 and bool((mu == 0).any()):
-            agree(self.observations.S, self.observations.Y, Z[:, mu == 0])
-        inverse = torch.where(mu > 0, 1 / (mu + self.r), 0.0)
-        return (Z * inverse) @ Z.mT
+    @cached_property
+    def _unseen(self) -> Tensor:
+        """Posterior over prior variance along each mode of S: r / (σ² + r)."""
+        return self.r / (self._modes.sigma.square() + self.r)
 
     def _mean(self) -> LowRank:
-        # Δ = [Y S] [I; −b0 I] is never formed: 7 to 15 copies of S.
+        """b0 I + Δ V diag(σ / (σ² + r)) Pᵀ, where Δ = [Y S] [I; −b0 I] is never formed: 7 to 15 copies of S."""
+        modes = self._modes
+        gain = (modes.V * (modes.sigma / (modes.sigma.square() + self.r))) @ modes.F.mT
         columns = Tall(self.observations.Y, self.observations.S)
-        core = torch.cat([self.K, -self.prior.mean * self.K])
-        return LowRank(self.prior.mean, columns, core, Tall(self.observations.S))
+        return LowRank(self.prior.mean, columns, torch.cat([gain, -self.prior.mean * gain]), Tall(modes.A))
 
     def newton(self, g: Tensor, out: Tensor | None = None) -> Tensor:
         """B_m⁻¹ g = [g − Δ (SᵀY + b0 r I)⁻¹ Sᵀg] / b0: the inverse without the mean, three passes over S and Y."""
@@ -65,16 +67,17 @@ class IsotropicPosterior(Posterior):
         return out
 
     def _variances(self, u: Tensor, v: Tensor) -> Tensor:
-        """w0² |u|² [ |v|² − vᵀS (G + rI)⁻¹ Sᵀv ]."""
-        a = Tall(self.observations.S).t(v)
-        left = (self.prior.scale**2 * u.to(a).square().sum(0), v.to(a).square().sum(0))
-        return left[0] * (left[1] - ((self.K @ a) * a).sum(0))
+        """w0² |u|² [ |v⊥|² + Σᵢ r/(σᵢ² + r) (Pᵀv)ᵢ² ]: nothing cancels, however small the noise."""
+        a, outside = self._modes.split(v)
+        unknown = outside.to(a).square().sum(0) + self._unseen @ a.square()
+        variances: Tensor = self.prior.scale**2 * u.to(a).square().sum(0) * unknown
+        return variances
 
     def _sample(self, V: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Given a mean, row a of B − B_m is N(0, w0² (I − S (G + rI)⁻¹ Sᵀ)): thin roots suffice."""
-        a = Tall(self.observations.S).t(V)
-        covariance = V.mT.to(a) @ V.to(a) - a.mT @ self.K @ a
-        spread = root((covariance + covariance.mT) / 2)
+        """The rows of B − B_m are independent, of covariance w0² [ I − PPᵀ + P diag(r/(σ² + r)) Pᵀ ]: thin roots suffice."""
+        a, outside = self._modes.split(V)
+        outside = outside.to(a)
+        spread = root(outside.mT @ outside + a.mT @ (self._unseen[:, None] * a))
         Z = normal(self.shape[0], V.shape[1], like=V, generator=generator)
         return self.mean @ V + self.prior.scale * Z @ spread.to(V)
 
@@ -83,19 +86,11 @@ class IsotropicPosterior(Posterior):
         if self.prior.noise == 0:
             raise ValueError(NO_EVIDENCE)
         obs, (N, m) = self.observations, (self.shape[0], len(self))
-        mu, Z = obs.gram_eigh
-        delta = (obs.Y - self.prior.mean * obs.S) @ Z.to(obs.Y)
+        modes = obs.modes
+        mu = torch.cat([modes.sigma.square(), modes.sigma.new_zeros(m - len(modes.sigma))])
+        rotation = torch.cat([modes.V, modes.null], 1)
+        delta = (obs.Y - self.prior.mean * obs.S) @ rotation.to(obs.Y)
         covariance = self.prior.scale**2 * (mu + self.r)
         quadratic = (delta.square().sum(0).to(mu) / covariance).sum()
         logdet: Tensor = N * (covariance.log().sum() + 2 * obs.norms.log().sum())
         return -(quadratic + logdet + N * m * math.log(2 * math.pi)) / 2
-
-
-def agree(S: Tensor, Y: Tensor, null: Tensor) -> None:
-    """Exact products Y of directions S with S @ null = 0 must have Y @ null = 0; else they contradict each other."""
-    misfit = torch.linalg.vector_norm(Y @ null.to(Y), dim=0)
-    size = torch.linalg.vector_norm(Y, dim=0)
-    tolerance = 1e3 * len(null) * torch.finfo(Y.dtype).eps
-    if bool((misfit > tolerance * size.max()).any()):
-        worst = null[:, int(misfit.argmax())]
-        raise contradiction(int(worst.abs().argmax()))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from infhess._checks import small_dtype
+from infhess._checks import rounding, small_dtype
 from infhess.lowrank import Dense, LowRank, Operator
-from infhess.posterior.base import NO_EVIDENCE, Posterior, contradiction, normal
-from infhess.posterior.pencil import Pencil, pencil, root, times
+from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree, normal
+from infhess.posterior.factors import root, times
+from infhess.posterior.pencil import Pencil, RightModes, pencil, right_modes
 
 if TYPE_CHECKING:
     from infhess.posterior.priors import Kronecker
@@ -40,29 +41,29 @@ class KroneckerPosterior(Posterior):
         return self._double(self.prior.noise_left)
 
     @cached_property
+    def _V(self) -> Tensor:
+        return self._double(self.prior.right)
+
+    @cached_property
     def _S(self) -> Tensor:
         return self._double(self.observations.S)
 
     @cached_property
-    def _VS(self) -> Tensor:
-        return times(self._double(self.prior.right), self._S)
-
-    @cached_property
     def _D(self) -> Tensor:
-        return (self._S * times(self._double(self.prior.noise_right), self._S)).sum(0)
+        return (self._S * times(self._double(self.prior.noise_right), self._S)).sum(0).clamp(min=0)
 
     @cached_property
     def _left(self) -> Pencil:
         return pencil(self._W, self._L, self.shape[0])
 
     @cached_property
-    def _right(self) -> Pencil:
-        return pencil(self._S.mT @ self._VS, self._D, len(self))
+    def _right(self) -> RightModes:
+        return right_modes(self._S, self._V, self._D, rounding(self.observations.S.dtype, len(self)))
 
     @cached_property
     def _weights(self) -> Tensor:
         """w gᵀ + l hᵀ (N, p)."""
-        return torch.outer(self._left.a, self._right.a) + torch.outer(self._left.l, self._right.l)
+        return torch.outer(self._left.a, self._right.g) + torch.outer(self._left.l, self._right.h)
 
     def _inverse_weights(self) -> Tensor:
         return torch.where(self._weights > 0, 1 / self._weights, 0.0)
@@ -78,36 +79,34 @@ class KroneckerPosterior(Posterior):
 
     @cached_property
     def _delta(self) -> Tensor:
+        """Δ; what prior and noise both take to be known must be as they say."""
         Y = self._double(self.observations.Y)
         delta = Y - self._B0(self._S)
-        seen = torch.linalg.vector_norm(Y, dim=0).max() + torch.linalg.vector_norm(delta, dim=0).max()
-        tolerance = 1e3 * len(self) * torch.finfo(self.observations.Y.dtype).eps * seen
-        self._check_agreement(delta, float(tolerance))
+        data = self.observations.Y.dtype
+        agree(delta, self._right.null, data)
+        size = torch.linalg.vector_norm(Y, dim=0) + torch.linalg.vector_norm(delta, dim=0)
+        tolerance = 100 * rounding(data, len(self)) * float(size.max())
+        known = torch.where(self._weights == 0, self._rotate(delta), 0.0)
+        if bool(((self._left.null.mT @ delta).abs() > tolerance).any()) or bool(
+            (known.abs() > tolerance * self._left.scale * torch.linalg.vector_norm(self._right.Q, dim=0)).any()
+        ):
+            raise ContradictionError(
+                "exact products contradict the prior: where left and noise_left are both zero the matrix is taken to be "
+                "known, and the products say otherwise; give either a positive scale there"
+            )
         return delta
-
-    def _check_agreement(self, delta: Tensor, tolerance: float) -> None:
-        """What prior and noise both take to be known, must be as they say."""
-        across = delta @ self._right.null
-        down = self._left.null.mT @ delta
-        if bool((across.abs() > tolerance).any()):
-            worst = self._right.null[:, int(across.abs().amax(0).argmax())]
-            raise contradiction(int(worst.abs().argmax()))
-        unmoved = (self._weights == 0) & (self._rotate(delta).abs() > tolerance)
-        if bool((down.abs() > tolerance).any()) or bool(unmoved.any()):
-            worst = delta.abs().amax(0)
-            raise contradiction(int(worst.argmax()))
 
     def _rotate(self, delta: Tensor) -> Tensor:
         """UᵀΔQ."""
-        return self._right.t(self._left.t(delta).mT).mT
+        return self._left.t(delta) @ self._right.Q
 
-    def _X(self, delta: Tensor) -> Tensor:
-        """U [ (UᵀΔQ) ⊘ (w gᵀ + l hᵀ) ] Qᵀ."""
-        return (self._right @ (self._left @ (self._rotate(delta) * self._inverse_weights())).mT).mT
+    def _gain(self, delta: Tensor) -> Tensor:
+        """W U [ (UᵀΔQ) ⊘ (w gᵀ + l hᵀ) ] (N, p): the posterior mean is B0 plus this times (VSQ)ᵀ."""
+        return times(self._W, self._left @ (self._rotate(delta) * self._inverse_weights()))
 
     def _mean(self) -> Operator:
         like = self.observations.Y
-        left, right = times(self._W, self._X(self._delta)), self._VS
+        left, right = self._gain(self._delta), self._right.VSQ
         if self.prior.mean.ndim == 2:
             return Dense((self._double(self.prior.mean) + left @ right.mT).to(like))
         d = self.prior.mean if self.prior.mean.ndim == 0 else self.prior.mean.to(like)
@@ -116,33 +115,37 @@ class KroneckerPosterior(Posterior):
     def _variances(self, u: Tensor, v: Tensor) -> Tensor:
         """(uᵀWu)(vᵀVv) − Σ_ij (UᵀWu)ᵢ² (QᵀSᵀVv)ⱼ² / (w gᵀ + l hᵀ)_ij."""
         u, v = self._double(u), self._double(v)
-        Wu, Vv = times(self._W, u), times(self._double(self.prior.right), v)
+        Wu = times(self._W, u)
         known = torch.einsum(
-            "ij,ik,jk->k", self._inverse_weights(), self._left.t(Wu).square(), self._right.t(self._S.mT @ Vv).square()
+            "ij,ik,jk->k", self._inverse_weights(), self._left.t(Wu).square(), (self._right.VSQ.mT @ v).square()
         )
-        return (u * Wu).sum(0) * (v * Vv).sum(0) - known
+        return (u * Wu).sum(0) * (v * times(self._V, v)).sum(0) - known
+
+    @cached_property
+    def _roots(self) -> tuple[Tensor, Tensor]:
+        return root(self._W), root(self._L)
 
     def _sample(self, V: Tensor, generator: torch.Generator | None) -> Tensor:
         """Matheron's rule: a draw (B', Y') from the prior, moved by the posterior's answer to Y − Y'."""
         thin = torch.cat([self._S, self._double(V)], dim=1)
-        N, m = self.shape[0], len(self)
-        gram = root(thin.mT @ times(self._double(self.prior.right), thin))
-        drawn = times(root(self._W), normal(N, thin.shape[1], like=thin, generator=generator)) @ gram
-        noise = times(root(self._L), normal(N, m, like=thin, generator=generator)) * self._D.clamp(min=0).sqrt()
-        moved = times(self._W, self._X(self._delta - drawn[:, :m] - noise))
-        draw = self._B0(thin[:, m:]) + drawn[:, m:] + moved @ (self._VS.mT @ thin[:, m:])
+        (N, _), m, (W_root, L_root) = self.shape, len(self), self._roots
+        gram = root(thin.mT @ times(self._V, thin))
+        drawn = times(W_root, normal(N, thin.shape[1], like=thin, generator=generator)) @ gram
+        noise = times(L_root, normal(N, m, like=thin, generator=generator)) * self._D.sqrt()
+        moved = self._gain(self._delta - drawn[:, :m] - noise)
+        draw = self._B0(thin[:, m:]) + drawn[:, m:] + moved @ (self._right.VSQ.mT @ thin[:, m:])
         return draw.to(V)
 
     def log_evidence(self) -> Tensor:
         """log N(Y; B0 S, W⊗SᵀVS + Λ⊗D), for Y as it was given (not divided by |s|)."""
         N, m = self.shape[0], len(self)
-        silent = not bool(self._L.any()) or not bool(self._D.any())
-        if silent or self._right.null.shape[1] or self._left.null.shape[1] or not bool((self._weights > 0).all()):
+        exact = not bool(self._L.any()) or not bool(self._D.any())
+        if exact or self._right.null.shape[1] or self._left.null.shape[1] or not bool((self._weights > 0).all()):
             raise ValueError(NO_EVIDENCE)
         quadratic = (self._rotate(self._delta).square() / self._weights).sum()
         logdet = self._weights.log().sum() + m * self._left.logdet + N * self._right.logdet
-        logdet = logdet + 2 * N * self.observations.norms.log().sum()
-        return -(quadratic + logdet + N * m * math.log(2 * math.pi)) / 2
+        total = quadratic + logdet + 2 * N * self.observations.norms.log().sum() + N * m * math.log(2 * math.pi)
+        return -total / 2
 
     def extend(self, s: Any, y: Any) -> Posterior:
         """The posterior with one more observation: the left eigenproblem, which does not change, is not done again."""

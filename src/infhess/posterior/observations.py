@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess._checks import as_real, finite_columns, same_place, small_dtype
+from infhess._checks import as_real, finite, finite_columns, rounding, same_place, small_dtype
 from infhess.lowrank import Tall
 
 
@@ -20,6 +21,22 @@ class _Buffer:
         self.S, self.Y = S.new_empty(capacity, S.shape[1]).zero_(), Y.new_empty(capacity, Y.shape[1]).zero_()
         self.used = len(S)
         self.S[: self.used], self.Y[: self.used] = S, Y
+
+
+@dataclass(frozen=True, eq=False)
+class Modes:
+    """S = P diag(σ) Vᵀ with P = A F orthonormal (M, p), σ > 0 (p,), V (m, p); S `null` = 0 to rounding."""
+
+    A: Tensor
+    F: Tensor
+    sigma: Tensor
+    V: Tensor
+    null: Tensor
+
+    def split(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Coordinates Pᵀu in double precision, and what is left of u outside of the span."""
+        inside = self.F.mT @ Tall(self.A).t(u)
+        return inside, u - Tall(self.A) @ (self.F @ inside)
 
 
 class Observations:
@@ -74,26 +91,26 @@ class Observations:
         return self._grams[pair]
 
     @cached_property
-    def gram_eigh(self) -> tuple[Tensor, Tensor]:
-        """μ, Z with SᵀS = Z diag(μ) Zᵀ, ascending; what is zero to rounding is exactly zero.
+    def modes(self) -> Modes:
+        """The singular value decomposition of S, thin: S = P diag(σ) Vᵀ with P = A F.
 
-        A Gram matrix knows its small eigenvalues to eps·μ₁ only; where that could matter, they come from the singular
-        values of S itself, which a QR gives to eps²·μ₁.
+        A Gram matrix knows singular values to √eps·σ₁ only: where they spread by more than a hundred, and where directions
+        repeat, they come from a QR of S itself, to eps·σ₁. What is zero to rounding is left out, as `null`.
         """
-        mu, Z = torch.linalg.eigh(self.G)
-        eps = torch.finfo(self.buffer.S.dtype).eps
-        if len(self) and float(mu[0]) < 1e-4 * float(mu[-1]):
-            R = torch.linalg.qr(self.S, mode="r").R.to(self.G)
-            _, sigma, Zt = torch.linalg.svd(R, full_matrices=True)
-            sigma = torch.cat([sigma, sigma.new_zeros(len(self) - len(sigma))])
-            sigma = torch.where(sigma < 8 * len(self) * eps * sigma[0], 0.0, sigma)
-            mu, Z = sigma.flip(0) ** 2, Zt.mT.flip(1)
-        return mu, Z
+        mu, V = torch.linalg.eigh(self.G)
+        if not len(self) or float(mu[0]) > 1e-4 * float(mu[-1]):
+            sigma = mu.sqrt()
+            return Modes(self.S, V / sigma, sigma, V, V[:, :0])
+        Q, R = torch.linalg.qr(self.S)
+        U, sigma, Vt = torch.linalg.svd(R.to(self.G), full_matrices=True)
+        keep = sigma > rounding(self.S.dtype, len(self)) * sigma[0]
+        p = int(keep.sum())
+        return Modes(Q, U[:, :p], sigma[:p], Vt[:p].mT, Vt[p:].mT)
 
     @classmethod
     def empty(cls, N: int, M: int, like: Tensor, capacity: int = 16) -> Observations:
         """No observations yet of an (N, M) matrix, and room for `capacity`."""
-        norms = torch.zeros(0, dtype=small_dtype(like.device), device=like.device)
+        norms, like = torch.zeros(0, dtype=small_dtype(like.device), device=like.device), _single(like)
         return cls(_Buffer(like.new_empty(0, M), like.new_empty(0, N), capacity), norms)
 
     @classmethod
@@ -105,19 +122,34 @@ class Observations:
         finite_columns(buffer.Y.mT, "Y / |s|")
         return cls(buffer, norms.to(small_dtype(S.device)))
 
+    @classmethod
+    def of_units(cls, S: Tensor, Y: Tensor, norms: Tensor) -> Observations:
+        """Observations that were taken apart before, a row each: unit directions, their products, lengths."""
+        if S.ndim != 2 or Y.ndim != 2 or not len(S) == len(Y) == len(norms) or S.dtype != Y.dtype:
+            raise ValueError(
+                f"rows of S {tuple(S.shape)}, Y {tuple(Y.shape)} and norms {tuple(norms.shape)} do not fit"
+            )
+        finite_columns(S.mT, "S")
+        finite_columns(Y.mT, "Y")
+        return cls(_Buffer(S, Y, len(S)), norms.to(small_dtype(S.device)))
+
     def extend(self, s: Any, y: Any) -> Observations:
         """One more observation, in O(N m): a row is written, and the Gram matrices in use grow by a row and a column."""
-        s, y = as_real(s, "s", self.buffer.S), as_real(y, "y", self.buffer.Y)
-        N, M = self.shape
+        s, y = _single(as_real(s, "s", self.buffer.S)), _single(as_real(y, "y", self.buffer.Y))
+        (N, M), m = self.shape, len(self)
         if s.shape != (M,) or y.shape != (N,):
             raise ValueError(f"expected s ({M},) and y ({N},), got {tuple(s.shape)} and {tuple(y.shape)}")
-        same_place(s, self.buffer.S)
-        same_place(y, self.buffer.Y)
-        norm = _norms(s[:, None], len(self))[0]
-        finite_columns(y[:, None], f"y of step {len(self)}")
-        buffer, m = self._room(), len(self)
-        torch.div(s, norm, out=buffer.S[m])
+        same_place(s, self.buffer.S, "s and the directions before it")
+        same_place(y, self.buffer.Y, "y and the products before it")
+        if s.data_ptr() == y.data_ptr():
+            y = y.clone()  # a product that is its own argument: the division of one must not reach the other
+        norm, buffer = _norms(s[:, None], m)[0], self._room()
         torch.div(y, norm, out=buffer.Y[m])
+        if not bool(finite(buffer.Y[m])):
+            raise ValueError(
+                f"y of step {m} holds NaN or infinity, for a direction of unit length; leave it out or mend it"
+            )
+        torch.div(s, norm, out=buffer.S[m])
         buffer.used = m + 1
         grams = {pair: _bordered(old, buffer, pair) for pair, old in self._grams.items()}
         return Observations(buffer, torch.cat([self.norms, norm[None].to(self.norms)]), grams)
@@ -142,7 +174,14 @@ def _bordered(A: Tensor, buffer: _Buffer, pair: str) -> Tensor:
     out[:m, :m] = A
     out[: m + 1, m] = left[: m + 1] @ right[m]
     out[m, :m] = out[:m, m] if pair[0] == pair[1] else right[:m] @ left[m]
+    if not bool(torch.isfinite(out).all()):
+        raise ValueError(f"products of {left.dtype} vectors overflow; divide the matrix by a number, or use float64")
     return out
+
+
+def _single(x: Tensor) -> Tensor:
+    """Single precision at the least: Gram matrices of half-precision columns would be noise."""
+    return x.float() if x.dtype.itemsize < 4 else x
 
 
 def _checked(S: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,9 +193,8 @@ def _checked(S: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"expected at least one observation and one row, got S {tuple(S.shape)} and Y {tuple(Y.shape)}"
         )
-    same_place(S, Y)
-    if S.dtype.itemsize < 4:  # Gram matrices of half-precision columns would be noise
-        S, Y = S.float(), Y.float()
+    same_place(S, Y, "S and Y")
+    S, Y = _single(S), _single(Y)
     finite_columns(S, "S")
     finite_columns(Y, "Y")
     return S, Y

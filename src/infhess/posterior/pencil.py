@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from infhess.posterior.factors import as_matrix, root, times
+
 
 @dataclass(frozen=True)
 class Pencil:
     """U (N, p) with UᵀAU = diag(a), UᵀLU = diag(l), Uᵀ(metric)U = I; U is the identity where it is None.
 
-    `null` spans what neither A nor L reaches; `logdet` is the log-determinant of the metric.
+    `null` (N, q) spans what neither A nor L reaches; `logdet` is the log-determinant of the metric.
     """
 
     U: Tensor | None
@@ -28,6 +30,13 @@ class Pencil:
     def __matmul__(self, X: Tensor) -> Tensor:
         """U X."""
         return X if self.U is None else self.U @ X
+
+    @property
+    def scale(self) -> float:
+        """How much U may lengthen a vector."""
+        return (
+            1.0 if self.U is None or not self.U.numel() else float(torch.linalg.matrix_norm(self.U, 2).clamp(min=1.0))
+        )
 
 
 def pencil(A: Tensor, L: Tensor, size: int) -> Pencil:
@@ -45,9 +54,10 @@ def pencil(A: Tensor, L: Tensor, size: int) -> Pencil:
         whiten, null, logdet = _whitening(A + L)
     a, Z = torch.linalg.eigh(whiten.mT @ A @ whiten)
     U = whiten @ Z
-    # Below rounding a is noise of either sign; the truth there may be exactly zero, as for a repeated direction.
-    a = torch.where(a > size * torch.finfo(a.dtype).eps * a.max(), a, 0.0) if len(a) else a
-    return Pencil(U, a, (U * (L @ U)).sum(0).clamp(min=0), null, logdet)
+    l = (U * (L @ U)).sum(0)
+    # Below rounding both are noise of either sign; the truth there may be exactly zero, as for a row without noise.
+    cut = size * torch.finfo(a.dtype).eps * (a.max().clamp(min=1.0) if len(a) else 1.0)
+    return Pencil(U, torch.where(a > cut, a, 0.0), torch.where(l > cut, l, 0.0), null, logdet)
 
 
 def _whitening(M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,26 +70,49 @@ def _whitening(M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     values, Z = torch.linalg.eigh(inverse[:, None] * M * inverse)
     keep = values > len(M) * torch.finfo(M.dtype).eps * values.max().clamp(min=0)
     F = inverse[:, None] * Z[:, keep] / values[keep].sqrt()
-    unscaled = torch.where(scale > 0, inverse, 1.0)
+    null = torch.where(scale > 0, inverse, 1.0)[:, None] * Z[:, ~keep]
     logdet = values[keep].log().sum() + 2 * scale[scale > 0].log().sum()
-    return F, unscaled[:, None] * Z[:, ~keep], logdet
+    return F, null / torch.linalg.vector_norm(null, dim=0), logdet
 
 
-def as_matrix(F: Tensor, size: int) -> Tensor:
-    """A number, a diagonal or a matrix, as a matrix."""
-    return F if F.ndim == 2 else torch.diag(F.expand(size))
+@dataclass(frozen=True)
+class RightModes:
+    """Q (m, p) with QᵀSᵀVSQ = diag(g) and QᵀDQ = diag(h), VSQ (M, p); S `null` = 0 where D is zero; log det of the metric."""
+
+    Q: Tensor
+    g: Tensor
+    h: Tensor
+    VSQ: Tensor
+    null: Tensor
+    logdet: Tensor
 
 
-def times(F: Tensor, X: Tensor) -> Tensor:
-    """F X for a number, a diagonal or a matrix F."""
-    product: Tensor = F @ X if F.ndim == 2 else (F * X.mT).mT
-    return product
+def right_modes(S: Tensor, V: Tensor, D: Tensor, cut: float) -> RightModes:
+    """The pencil of SᵀVS and a diagonal D, from the singular values of V^{½}S: never from their squares.
 
-
-def root(F: Tensor) -> Tensor:
-    """The symmetric square root of a number, a diagonal or a matrix; what rounding made negative counts as 0."""
-    if F.ndim < 2:
-        return F.clamp(min=0).sqrt()
-    values, w = torch.linalg.eigh(F)
-    symmetric: Tensor = (w * values.clamp(min=0).sqrt()) @ w.mT
-    return symmetric
+    The metric is D where it is positive, and D + diag(SᵀVS) where a direction has no noise. What lies below `cut` times the
+    largest singular value is rounding of the data and counts as zero.
+    """
+    half = root(V)
+    VS = times(half, S)
+    noisy = D > 0
+    metric = D if bool(noisy.all()) else D + VS.square().sum(0)
+    unit = torch.where(metric > 0, metric.rsqrt(), 0.0)
+    U, sigma, Zt = torch.linalg.svd(VS * unit, full_matrices=False)
+    keep = sigma > cut * sigma[0]
+    U, sigma, Z = U[:, keep], sigma[keep], Zt[keep].mT
+    rest = torch.linalg.qr(Z, mode="complete").Q[:, len(sigma) :]  # directions that repeat others
+    logdet = metric.log().sum()
+    if not bool(noisy.any()):
+        ones = torch.ones_like(sigma)
+        Q = unit[:, None] * Z / sigma
+        return RightModes(Q, ones, 0 * ones, times(half, U), unit[:, None] * rest, logdet + 2 * sigma.log().sum())
+    if bool(noisy.all()):
+        zeros = sigma.new_zeros(rest.shape[1])
+        g = torch.cat([sigma.square(), zeros])
+        VSQ = times(half, torch.cat([U * sigma, U.new_zeros(len(U), rest.shape[1])], 1))
+        return RightModes(unit[:, None] * torch.cat([Z, rest], 1), g, torch.ones_like(g), VSQ, rest[:, :0], logdet)
+    # Some directions with noise and some without: the general pencil of two small matrices.
+    mixed = pencil((Z * sigma.square()) @ Z.mT, torch.diag(D * unit.square()), len(D))
+    Q = unit[:, None] * (mixed @ torch.eye(len(D)).to(D))
+    return RightModes(Q, mixed.a, mixed.l, times(V, S @ Q), unit[:, None] * mixed.null, logdet + mixed.logdet)

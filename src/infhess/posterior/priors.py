@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from infhess._checks import as_real, finite_number
+from infhess._checks import as_real, finite_number, small_dtype
 from infhess.posterior.base import Posterior
 from infhess.posterior.curvature_shaped import CurvatureShapedPosterior
 from infhess.posterior.isotropic import IsotropicPosterior
@@ -88,7 +88,7 @@ class Kronecker:
     left: Any = 1.0
     right: Any = None
     noise_left: Any = 0.0
-    noise_right: Any = field(default=None)
+    noise_right: Any = None
 
     def __post_init__(self) -> None:
         _set(self, mean=_factor(self.mean, "mean"))
@@ -136,11 +136,16 @@ def condition(prior: Prior, S: Any, Y: Any) -> Posterior:
     >>> [round(float(posterior.variance(e, e)), 3) for e in torch.eye(3)]
     [0.0, 0.0, 1.0]
     """
+    return checked_prior(prior).given(Observations.of(S, Y))
+
+
+def checked_prior(prior: Any) -> Prior:
+    """One of the four priors, as an instance."""
     if not isinstance(prior, Isotropic | CurvatureShaped | Kronecker):
         raise TypeError(
-            f"prior: expected Isotropic, Kronecker, Symmetric or CurvatureShaped, got {type(prior).__name__}"
+            f"prior: expected Isotropic(…), Kronecker(…), Symmetric(…) or CurvatureShaped(…), got {prior!r}"
         )
-    return prior.given(Observations.of(S, Y))
+    return prior
 
 
 def _set(prior: Any, **values: Any) -> None:
@@ -156,18 +161,15 @@ def _square(observations: Observations, name: str) -> Observations:
 
 def _factor(x: Any, name: str) -> Tensor:
     """A float, vector or matrix as a double tensor of 0, 1 or 2 dimensions, all finite."""
-    if isinstance(x, int | float) and not isinstance(x, bool):
-        x = torch.tensor(float(x), dtype=torch.float64)
-    factor = as_real(x, name).to(torch.float64) if not _on_mps(x) else as_real(x, name)
-    if factor.ndim > 2:
+    if not isinstance(x, Tensor) and getattr(x, "ndim", 0) == 0 and not isinstance(x, list | tuple):
+        x = torch.tensor(finite_number(x, name), dtype=torch.float64)
+    factor = as_real(x, name)
+    factor = factor.to(small_dtype(factor.device))
+    if factor.ndim > 2 or factor.numel() == 0:
         raise ValueError(f"{name}: expected a float, a vector or a matrix, got shape {tuple(factor.shape)}")
     if not bool(torch.isfinite(factor).all()):
         raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
     return factor.clone()
-
-
-def _on_mps(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.device.type == "mps"
 
 
 def _covariance(x: Any, name: str) -> Tensor:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from infhess._checks import rounding
 from infhess.lowrank import LowRank, Tall
-from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, normal
-from infhess.posterior.isotropic import agree
+from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree, normal
+from infhess.posterior.observations import Modes
 
 if TYPE_CHECKING:
     from infhess.posterior.priors import Symmetric
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
 class SymmetricPosterior(Posterior):
     """E = B_m − b0 I solves E(τI + M) + (τI + M)E = ΔSᵀ + SΔᵀ with unit directions S, M = SSᵀ, τ = (λ0/w0)².
 
-    In the eigenbasis of M (eigenvalues μ, those of SᵀS, and zero) the equation is diagonal:
-    E_ij = (ΔSᵀ + SΔᵀ)_ij / (2τ + μᵢ + μⱼ), and the coefficient of the symmetric unit matrix (i, j) has the posterior
-    variance w0² · 2τ / (2τ + μᵢ + μⱼ). With P = SF the eigenvectors of μ > 0, E = PAPᵀ + CPᵀ + PCᵀ, where A is small
-    and C = (I − PPᵀ) Δ H: all of it is linear in [S Y].
+    With S = P diag(σ) Vᵀ the equation is diagonal in the basis P of M's range and any basis of its complement:
+    E_ij = (ΔSᵀ + SΔᵀ)_ij / (2τ + σᵢ² + σⱼ²), and the coefficient of the symmetric unit matrix (i, j) has the posterior variance
+    w0² · 2τ / (2τ + σᵢ² + σⱼ²). So E = PDPᵀ + CPᵀ + PCᵀ, where D is small and C = (I − PPᵀ) Y V diag(σ / (2τ + σ²)).
     """
 
     prior: Symmetric
@@ -34,110 +34,108 @@ class SymmetricPosterior(Posterior):
         return (self.prior.noise / self.prior.scale) ** 2
 
     @cached_property
-    def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """μ > 0 (p,), F = Z μ^{−½} and J = Z μ^{½} (m, p): P = SF is orthonormal, SᵀP = J."""
-        mu, Z = self.observations.gram_eigh
-        keep = mu > 0
+    def _modes(self) -> Modes:
+        modes = self.observations.modes
         if self.prior.noise == 0:
-            self._check_exact(Z[:, ~keep])
-        mu, Z = mu[keep], Z[:, keep]
-        return mu, Z / mu.sqrt(), Z * mu.sqrt()
+            agree(self.observations.Y, modes.null, self.observations.Y.dtype)
+            self._check_symmetric()
+        return modes
 
-    def _check_exact(self, null: Tensor) -> None:
-        """Exact products of a symmetric matrix agree where directions repeat, and have a symmetric SᵀY."""
+    def _check_symmetric(self) -> None:
+        """Exact products of a symmetric matrix have a symmetric SᵀY."""
         obs = self.observations
-        if null.shape[1]:
-            agree(obs.S, obs.Y, null)
-        asymmetry = (self.observations.T - self.observations.T.mT).abs()
-        size = torch.linalg.vector_norm(obs.Y, dim=0).max()
-        if bool((asymmetry > 1e3 * len(self) * torch.finfo(obs.Y.dtype).eps * size).any()):
-            i, j = divmod(int(asymmetry.argmax()), len(self))
+        asymmetry = (obs.T - obs.T.mT).abs()
+        size = torch.linalg.vector_norm(obs.Y, dim=0).to(asymmetry)
+        bad = asymmetry > 100 * rounding(obs.Y.dtype, len(self)) * (size[:, None] + size)
+        if bool(bad.any()):
+            i, j = bad.nonzero()[0].tolist()
             raise ContradictionError(
                 f"exact products contradict each other (observations {i} and {j}): SᵀY is not symmetric, so no symmetric "
                 "matrix has these products; give a noise level above 0"
             )
 
-    @cached_property
-    def _core(self) -> Tensor:
-        """E = [S Y] core [S Y]ᵀ, symmetric (2m, 2m)."""
-        mu, F, J = self._modes
-        m, b0 = len(self), self.prior.mean
-        SD = self.observations.T - b0 * self.observations.G  # SᵀΔ
-        PD = F.mT @ SD @ J
-        A = (PD + PD.mT) / (2 * self.tau + mu[:, None] + mu[None, :])
-        H = J / (2 * self.tau + mu)
-        # PAPᵀ + CPᵀ + PCᵀ with C = ΔH − SF(FᵀSᵀΔH); Δ = Y − b0 S.
-        on_S = F @ A @ F.mT / 2 - (b0 * H + F @ (F.mT @ SD @ H)) @ F.mT
-        on_Y = H @ F.mT
-        core = on_S.new_zeros(2 * m, 2 * m)
-        core[:m, :m], core[m:, :m], core[:m, m:] = on_S + on_S.mT, on_Y, on_Y.mT
-        return core
-
     def _mean(self) -> LowRank:
-        return LowRank(self.prior.mean, Tall(self.observations.S, self.observations.Y), self._core)
+        """b0 I + PDPᵀ + CPᵀ + PCᵀ, with P = A F."""
+        modes, mu = self._modes, self._modes.sigma.square()
+        PY = modes.F.mT @ Tall(modes.A).gram(Tall(self.observations.Y)) @ modes.V
+        weighted = PY * modes.sigma - self.prior.mean * torch.diag(mu)  # PᵀΔSᵀP
+        D = (weighted + weighted.mT) / (2 * self.tau + mu[:, None] + mu)
+        gain = modes.V * (modes.sigma / (2 * self.tau + mu))
+        # Formed and made orthogonal to P: between directions that are nearly the same, Y V / σ is a large difference.
+        C = modes.split(Tall(self.observations.Y) @ gain)[1]
+        a, p = modes.F.shape
+        core = mu.new_zeros(a + p, a + p)
+        core[:a, :a], core[a:, :a], core[:a, a:] = modes.F @ D @ modes.F.mT, modes.F.mT, modes.F
+        return LowRank(self.prior.mean, Tall(modes.A, C), core)
 
-    def _shrinkage(self, mu: Tensor) -> Tensor:
-        """Posterior over prior variance of the coefficients (i, j): 2τ / (2τ + μᵢ + μⱼ); 1 where nothing was seen."""
-        total = mu[:, None] + mu[None, :]
-        return torch.where(total > 0, 2 * self.tau / (2 * self.tau + total).clamp(min=1e-300), 1.0)
-
-    def _split(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Coordinates of u in the eigenvectors P, and what is left of it outside of their span."""
-        _, F, _ = self._modes
-        S = Tall(self.observations.S)
-        inside = F.mT @ S.t(u)
-        return inside, u - S @ (F @ inside)
+    def _shrinkage(self) -> tuple[Tensor, Tensor]:
+        """Posterior over prior variance, 2τ / (2τ + μᵢ + μⱼ), of the coefficients within span P (p, p) and across (p,)."""
+        mu = self._modes.sigma.square()
+        return 2 * self.tau / (2 * self.tau + mu[:, None] + mu), 2 * self.tau / (2 * self.tau + mu)
 
     def _variances(self, u: Tensor, v: Tensor) -> Tensor:
-        """¼ Σ_ij s_ij (uᵢvⱼ + uⱼvᵢ)² in the eigenbasis of M; the null space enters by |u⊥|, |v⊥| and u⊥ᵀv⊥ alone."""
-        mu, _, _ = self._modes
-        (a, u_out), (b, v_out) = self._split(u), self._split(v)
+        """¼ Σ_ij s_ij (uᵢvⱼ + uⱼvᵢ)² in the eigenbasis of M; its null space enters by |u⊥|, |v⊥| and u⊥ᵀv⊥ alone."""
+        (a, u_out), (b, v_out) = self._modes.split(u), self._modes.split(v)
         u_out, v_out = u_out.to(a), v_out.to(a)
         uu, vv, uv = u_out.square().sum(0), v_out.square().sum(0), (u_out * v_out).sum(0)
-        shrink = self._shrinkage(mu)
-        inside = torch.einsum("ij,ik,jk->k", shrink, a * a, b * b) + torch.einsum("ij,ik,jk->k", shrink, a * b, a * b)
-        mixed = self._shrinkage(torch.cat([mu, mu.new_zeros(1)]))[:-1, -1]
-        across = mixed @ (a * a * vv + b * b * uu + 2 * a * b * uv)
-        return self.prior.scale**2 * (inside + across + uu * vv + uv * uv) / 2
+        within, across = self._shrinkage()
+        inside = torch.einsum("ij,ik,jk->k", within, a * a, b * b) + torch.einsum("ij,ik,jk->k", within, a * b, a * b)
+        mixed = across @ (a * a * vv + b * b * uu + 2 * a * b * uv)
+        variances: Tensor = self.prior.scale**2 * (inside + mixed + uu * vv + uv * uv) / 2
+        return variances
 
     def _sample(self, V: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Independent coefficients in the eigenbasis of M = PμPᵀ: inside of span P, across, and outside of it."""
-        mu, F, _ = self._modes
-        S, p = Tall(self.observations.S), len(mu)
-        shrink = self._shrinkage(torch.cat([mu, mu.new_zeros(1)])).sqrt()
-        a, out = self._split(V)
-        inside = shrink[:p, :p] * _symmetric_normal(p, mu, generator)
-        across = self._split(normal(self.shape[0], p, like=V, generator=generator))[1] * (shrink[:p, p] / 2**0.5).to(V)
-        draw = S @ (F @ (inside @ a + across.mT.to(a) @ out.to(a))) + across @ a.to(V)
-        return self.mean @ V + self.prior.scale * (draw + self._sample_outside(out, generator))
+        """Independent coefficients in the eigenbasis of M: within span P, across, and outside of it."""
+        modes, (within, across) = self._modes, self._shrinkage()
+        p, P = len(modes.sigma), Tall(modes.A)
+        a, out = modes.split(V)
+        inside = within.sqrt() * _symmetric_normal(p, a, generator)
+        mixed = modes.split(normal(self.shape[0], p, like=V, generator=generator))[1] * (across / 2).sqrt().to(V)
+        draw = P @ (modes.F @ (inside @ a + mixed.mT.to(a) @ out.to(a))) + mixed @ a.to(V)
+        return self.mean @ V + self.prior.scale * (draw + self._sample_outside(out, V, generator))
 
-    def _sample_outside(self, out: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _sample_outside(self, out: Tensor, V: Tensor, generator: torch.Generator | None) -> Tensor:
         """A draw of B' @ out for out ⊥ P and a symmetric B' of unit scale on the complement of P."""
-        Q, R = torch.linalg.qr(out)
-        Z = self._split(normal(*Q.shape, like=Q, generator=generator))[1]
-        Z -= Q @ (Q.mT @ Z)
-        draw: Tensor = (Q @ _symmetric_normal(Q.shape[1], Q, generator) + Z / 2**0.5) @ R
+        Q, sizes, _ = torch.linalg.svd(out, full_matrices=False)
+        keep = sizes > 100 * rounding(V.dtype, V.shape[1]) * torch.linalg.vector_norm(V)
+        # What is left of a column of V within span S is rounding: it is no direction of the complement.
+        Q = torch.linalg.qr(self._modes.split(Q[:, keep])[1]).Q
+        Z = self._modes.split(normal(*Q.shape, like=Q, generator=generator))[1]
+        Z = Z - Q @ (Q.mT @ Z)
+        draw: Tensor = (Q @ _symmetric_normal(Q.shape[1], Q, generator) + Z / 2**0.5) @ (Q.mT @ out)
         return draw
 
     def log_evidence(self) -> Tensor:
-        """log p(Y | S), for Y as it was given: N m-dimensional, by the p eigenvalues μ > 0 alone."""
+        """log p(Y | S), for Y as it was given: a product over modes of S, pairs of them, and the complement."""
         if self.prior.noise == 0:
             raise ValueError(NO_EVIDENCE)
-        obs, (N, m), (mu, _, _) = self.observations, (self.shape[0], len(self)), self._modes
-        delta = obs.Y - self.prior.mean * obs.S
-        fitted = self._E(obs.S)
-        quadratic = (delta.square().sum() - (fitted * delta).sum()).to(mu) / self.prior.noise**2
-        pairs = torch.log1p((mu[:, None] + mu[None, :]) / (2 * self.tau)).triu().sum()
-        single = torch.log1p(mu / (2 * self.tau)).sum()
-        logdet: Tensor = (
-            N * (2 * m * math.log(self.prior.noise) + 2 * obs.norms.log().sum()) + pairs + (N - len(mu)) * single
-        )
-        total: Tensor = quadratic + logdet + N * m * math.log(2 * math.pi)
+        obs, modes, (N, m) = self.observations, self._modes, (self.shape[0], len(self))
+        w2, l2, mu, p = self.prior.scale**2, self.prior.noise**2, modes.sigma.square(), len(modes.sigma)
+        rotation = torch.cat([modes.V, modes.null], 1).to(obs.Y)
+        inside, outside = modes.split(
+            (obs.Y - self.prior.mean * obs.S) @ rotation
+        )  # ΔV within span P, and outside of it
+        across = l2 + w2 * torch.cat([mu, mu.new_zeros(m - p)]) / 2
+        quadratic = (outside.to(mu).square().sum(0) / across).sum() + inside[:, p:].square().sum() / l2
+        logdet = (N - p) * across.log().sum() + p * (m - p) * math.log(l2)
+        quadratic, logdet = quadratic + self._pairs(inside[:, :p], mu)[0], logdet + self._pairs(inside[:, :p], mu)[1]
+        total: Tensor = quadratic + logdet + 2 * N * obs.norms.log().sum() + N * m * math.log(2 * math.pi)
         return -total / 2
 
-    def _E(self, V: Tensor) -> Tensor:
-        columns = Tall(self.observations.S, self.observations.Y)
-        return columns @ (self._core @ columns.t(V))
+    def _pairs(self, D: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
+        """Quadratic form and log det of D = EPσ + noise within span P.
+
+        D_ij and D_ji share the coefficient E_ij: along (σⱼ, σᵢ) they are signal and noise, across it noise alone.
+        """
+        w2, l2, sigma = self.prior.scale**2, self.prior.noise**2, mu.sqrt()
+        total = mu[:, None] + mu
+        along = (D * sigma + D.mT * sigma[:, None]).square() / total
+        beside = (D * sigma[:, None] - D.mT * sigma).square() / total
+        signal = l2 + w2 * total / 2
+        upper = torch.triu(torch.ones_like(total), 1)
+        quadratic = (D.diagonal().square() / signal.diagonal()).sum() + (upper * (along / signal + beside / l2)).sum()
+        logdet = signal.diagonal().log().sum() + (upper * (signal.log() + math.log(l2))).sum()
+        return quadratic, logdet
 
 
 def _symmetric_normal(p: int, like: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -1,0 +1,25 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent}: there is no such folder; make it first")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import torch
@@ -176,3 +176,34 @@ def flat(batch: int, seed: int, trials: int) -> list[Row]:
         hits.append((~found.resolved).any()[None])
         products += found.products
     return [_row("flat", "flagged as unresolved", seed, batch, hits, [], (products, 0), start)]
+
+
+BANDS = {
+    "eigenvalues": (0.93, 0.985),
+    "along": (0.925, 0.97),
+    "rtol = 0.2": (0.93, 1.0),
+    "flagged": (0.98, 1.0),
+}
+
+
+def band(method: str) -> tuple[float, float] | None:
+    """What the coverage of a method is meant to lie in."""
+    if ":" in method:
+        return None
+    return next((wanted for start, wanted in BANDS.items() if method.startswith(start)), None)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A line a problem and measure, a column a batch size; what lies outside of its band is marked."""
+    cells = {(r.problem, r.method, r.batch_size): r for r in rows if ": λ" not in r.method}
+    lines = ["| problem | nominal 95 % intervals | " + " | ".join(f"batch {b}" for b in BATCHES) + " | band |"]
+    lines.append("|---" * (len(BATCHES) + 3) + "|")
+    for problem, method in dict.fromkeys((p, m) for p, m, _ in cells):
+        wanted, shown = band(method), []
+        for batch in BATCHES:
+            row = cells.get((problem, method, batch))
+            outside = row is not None and wanted is not None and not wanted[0] <= round(row.metric, 4) <= wanted[1]
+            shown.append("" if row is None else f"{100 * row.metric:.1f}" + (" ✗" if outside else ""))
+        limits = f"{100 * wanted[0]:g}–{100 * wanted[1]:g}" if wanted else ""
+        lines.append(f"| {problem} | {method} | {' | '.join(shown)} | {limits} |")
+    return "\n".join(lines) + "\n"

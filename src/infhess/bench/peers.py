@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -115,7 +116,8 @@ def pyhessian(problem: CurvatureProblem, batch: int, products: int, g: torch.Gen
     from pyhessian import hessian
 
     data = one_batch(problem, batch, g)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it calls backward(create_graph=True), as torch warns each time
         torch.manual_seed(int(torch.randint(2**31, (), generator=g)))
         tool = hessian(Net(problem), problem.loss, data=data, cuda=False)
         values, vectors = tool.eigenvalues(maxIter=max(1, products // TOP), tol=0.0, top_n=TOP)

@@ -23,6 +23,8 @@ app.add_typer(bench, name="bench")
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for rows.csv and figures.", show_default=True)]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes; 0 for one a core.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of the data sets; else $INFHESS_DATA.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over; earlier rows are kept under another name.")]
 
 
@@ -102,3 +104,49 @@ def inference(
             temporary.write_text(comparison.markdown(file.rows), encoding="utf-8")
         figure = comparison.figure(file.rows, out / "inference.png")
         typer.echo(f"\nrows: {file.path}\nsummary: {out / 'summary.md'}\nfigure: {figure}")
+
+
+@bench.command()
+def curvature(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder; by default runs/bench-curvature[-coverage].")
+    ] = None,
+    seed: Seed = 0,
+    fresh: Fresh = False,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Do the intervals hold? Trials against the exact spectrum.")
+    ] = False,
+    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials a cell of --coverage.")] = 200,
+    quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data folder.")] = False,
+    workers: Workers = 0,
+    data_dir: DataDir = None,
+) -> None:
+    """Top eigenvalues from mini-batches beside other tools, at equal work; or the coverage of our intervals.
+
+    Example: `infhess bench curvature --coverage --trials 50 --data-dir data`
+    """
+    with remedies():
+        from infhess._files import atomic
+        from infhess.bench import coverage as intervals
+        from infhess.bench import curvature as comparison
+        from infhess.bench import peers
+        from infhess.cli import show
+        from infhess.data import use
+        from infhess.experiments.rows import RowFile
+
+        use(data_dir)
+        folder = out or Path("runs/bench-curvature-coverage" if coverage else "runs/bench-curvature")
+        file = RowFile(folder, fresh=fresh, seed=seed)
+        if coverage:
+            problems = comparison.QUICK if quick else intervals.PROBLEMS
+            show.run(list(intervals.pieces(seed, trials, problems)), file, workers)
+            text = intervals.markdown(file.rows)
+        else:
+            for method, package in peers.missing().items():
+                typer.echo(f"not installed, so not run: {method} (pip install '{package}')")
+            show.run(list(comparison.pieces(seed, quick=quick)), file, workers)
+            text = comparison.markdown(file.rows)
+            comparison.figure(file.rows, folder / "curvature.png")
+        with atomic(folder / "summary.md") as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        typer.echo(f"{text}\nrows: {file.path}\nsummary: {folder / 'summary.md'}")

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
-from infhess.experiments.rows import Row
+from infhess.experiments.pieces import Piece, cores
+from infhess.experiments.pieces import run as run_pieces
+from infhess.experiments.rows import Row, RowFile
 
 
 def console() -> Console:
@@ -26,6 +29,20 @@ def progress(title: str) -> Iterator[None]:
         return
     with console().status(title):
         yield
+
+
+def run(pieces: Sequence[Piece], file: RowFile, workers: int) -> None:
+    """Compute pieces over processes, with a progress bar on a terminal and a line a piece elsewhere."""
+    todo = [piece for piece in pieces if piece.key not in file.done()]
+    finished = run_pieces(todo, file, workers or cores())
+    if not sys.stdout.isatty():
+        for i, piece in enumerate(finished, 1):
+            print(f"[{i}/{len(todo)}] {piece.title}", flush=True)
+        return
+    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console()) as bar:
+        task = bar.add_task("computing", total=len(todo))
+        for piece in finished:
+            bar.update(task, advance=1, description=piece.title)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -67,9 +67,11 @@ class BatchSource(Source):
         g = local.gradient()
         return g, self._product(local, g)
 
-    def products_over(self, vectors: list[Tensor], wanted: int, chunks: int) -> Iterator[list[Tensor]]:
-        """Products of each vector with `chunks` fresh pieces of data, at least `wanted` points in all; a list a piece."""
-        for batch in self._pieces(wanted, chunks):
+    def products_over(
+        self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1
+    ) -> Iterator[list[Tensor]]:
+        """Products of each vector with `chunks` pieces of fresh data, so many points and batches in all at the least."""
+        for batch in self._pieces(points, chunks, batches):
             local = self._local(batch)
             yield [self._product(local, s) for s in vectors]
 
@@ -77,13 +79,15 @@ class BatchSource(Source):
         self.products += 1
         return local.product(s.to(self.like))
 
-    def _pieces(self, wanted: int, chunks: int) -> Iterator[Batch]:
+    def _pieces(self, wanted: int, chunks: int, batches: int) -> Iterator[Batch]:
         if not self.split:
             yield from (self.draw() for _ in range(chunks))
             return
-        pool, read = [self.draw()], 0
-        while (read := sum(map(points, pool))) < max(wanted, chunks) or (len(pool) < 2 and read != self.population):
+        pool: list[Batch] = []
+        read = 0
+        while read < max(wanted, chunks) or (len(pool) < batches and read != self.population):
             pool.append(self.draw())
+            read += points(pool[-1])
         yield from sliced(joined(pool), chunks)
 
 

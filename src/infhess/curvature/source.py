@@ -46,7 +46,9 @@ class Source(ABC):
         g = self.gradient()
         return g, self.matvec(g)
 
-    def products_over(self, vectors: list[Tensor], wanted: int, chunks: int) -> Iterator[list[Tensor]]:
+    def products_over(
+        self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1
+    ) -> Iterator[list[Tensor]]:
         """Products of each vector with `chunks` fresh draws of the noise; a list a draw."""
         for _ in range(chunks):
             yield [self.matvec(s) for s in vectors]

@@ -28,7 +28,11 @@ def untouched(params: Sequence[Tensor], seed: int) -> Iterator[None]:
         _eager(),
         _buffers_kept(),
     ):
-        torch.manual_seed(seed)
+        # Not torch.manual_seed: where CUDA is not in use it notes down a traceback at each call.
+        torch.default_generator.manual_seed(seed)
+        for device in devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield
 
 

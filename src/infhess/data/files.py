@@ -25,17 +25,21 @@ class DataError(ValueError):
     """A data file that is missing or damaged; the message names it and the remedy."""
 
 
-def folder(data_dir: Path | None = None) -> Path | None:
-    """Where data is: the folder given, or $INFHESS_DATA; None where neither is."""
+def use(data_dir: Path | None) -> None:
+    """Look for data in this folder, here and in the processes started from here; None: where $INFHESS_DATA says."""
     if data_dir is not None:
-        return Path(data_dir)
+        os.environ["INFHESS_DATA"] = str(Path(data_dir).resolve())
+
+
+def folder() -> Path | None:
+    """Where data is: $INFHESS_DATA; None where it is not set."""
     return Path(os.environ["INFHESS_DATA"]) if os.environ.get("INFHESS_DATA") else None
 
 
 @lru_cache(maxsize=16)
-def checked(name: str, data_dir: Path | None = None) -> Path:
+def checked(name: str) -> Path:
     """The path of a data file whose checksum is right."""
-    root = folder(data_dir)
+    root = folder()
     path = None if root is None else root / name
     if path is None or not path.is_file():
         raise DataError(f"{name}: not found in {root or '$INFHESS_DATA'}; name a folder that holds it with --data-dir")
@@ -44,22 +48,22 @@ def checked(name: str, data_dir: Path | None = None) -> Path:
     return path
 
 
-def mnist(part: str = "train", data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
+def mnist(part: str = "train") -> tuple[Tensor, Tensor]:
     """Images (n, 28, 28) as bytes and labels (n,) of "train" or "t10k", from the idx files."""
     images, labels = (
-        gzip.decompress(checked(f"mnist/{part}-{kind}-ubyte.gz", data_dir).read_bytes())
+        gzip.decompress(checked(f"mnist/{part}-{kind}-ubyte.gz").read_bytes())
         for kind in ("images-idx3", "labels-idx1")
     )
     pixels = torch.frombuffer(bytearray(images[16:]), dtype=torch.uint8).reshape(-1, 28, 28)
     return pixels, torch.frombuffer(bytearray(labels[8:]), dtype=torch.uint8).long()
 
 
-def sarcos(part: str = "train", data_dir: Path | None = None) -> tuple[Tensor, Tensor]:
+def sarcos(part: str = "train") -> tuple[Tensor, Tensor]:
     """Inputs (n, 21) and the seven torques (n, 7) of "train" or "test", in recording order."""
     from scipy.io import loadmat
 
     name = {"train": "sarcos_inv", "test": "sarcos_inv_test"}[part]
-    rows = torch.from_numpy(loadmat(checked(f"sarcos/{name}.mat", data_dir))[name])
+    rows = torch.from_numpy(loadmat(checked(f"sarcos/{name}.mat"))[name])
     return rows[:, :21], rows[:, 21:]
 
 

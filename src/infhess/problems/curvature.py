@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from infhess.curvature import GaussNewton, Hessian
@@ -35,13 +35,16 @@ class Shuffled:
 
 @dataclass(frozen=True)
 class CurvatureProblem:
-    """model(w, x) and loss(outputs, y) on data (x, y), looked at where the parameters are w."""
+    """model(w, x) and loss(outputs, y) on data (x, y), looked at where the parameters are w.
+
+    The losses are torch's own modules, as other tools want them.
+    """
 
     w: Tensor
     x: Tensor
     y: Tensor
     model: Model
-    loss: Callable[[Tensor, Tensor], Tensor]
+    loss: nn.Module
     matrix: str = "hessian"
 
     def source(self, batch: int, generator: torch.Generator, dtype: torch.dtype = torch.float64) -> BatchSource:
@@ -72,16 +75,6 @@ def mlp(w: Tensor, x: Tensor, hidden: int = 24, classes: int = 10) -> Tensor:
     return torch.tanh(x @ a.view(inputs, hidden) + b) @ c.view(hidden, classes) + d
 
 
-def half_square(z: Tensor, y: Tensor) -> Tensor:
-    """(z − y)², the mean over points: its Hessian is 2/n ΦᵀΦ."""
-    return functional.mse_loss(z, y)
-
-
-def logistic(z: Tensor, y: Tensor) -> Tensor:
-    """−log σ(yz) with y = ±1, the mean over points."""
-    return functional.softplus(-y * z).mean()
-
-
 def minimised(problem: CurvatureProblem, steps: int) -> CurvatureProblem:
     """The same problem after some steps of full-batch L-BFGS."""
     w = problem.w.clone().requires_grad_()
@@ -89,7 +82,7 @@ def minimised(problem: CurvatureProblem, steps: int) -> CurvatureProblem:
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        value = problem.loss(problem.model(w, problem.x), problem.y)
+        value: Tensor = problem.loss(problem.model(w, problem.x), problem.y)
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
@@ -103,7 +96,7 @@ def mnist_3_vs_5() -> CurvatureProblem:
     keep = (labels == 3) | (labels == 5)
     x = images[keep].reshape(-1, 784).double() / 255
     return CurvatureProblem(
-        torch.zeros(784, dtype=x.dtype), x, 2.0 * (labels[keep] == 3).double() - 1, linear, logistic
+        torch.zeros(784, dtype=x.dtype), x, (labels[keep] == 3).double(), linear, nn.BCEWithLogitsLoss()
     )
 
 
@@ -113,7 +106,7 @@ def sarcos_natural() -> CurvatureProblem:
     features = standardised(polynomial(standardised(x)))
     ones = torch.ones(len(x), 1, dtype=x.dtype)
     y = standardised(torques[:, :1])[:, 0]
-    return CurvatureProblem(torch.zeros(253, dtype=x.dtype), torch.cat([ones, features], 1), y, linear, half_square)
+    return CurvatureProblem(torch.zeros(253, dtype=x.dtype), torch.cat([ones, features], 1), y, linear, nn.MSELoss())
 
 
 def polynomial(x: Tensor) -> Tensor:
@@ -142,7 +135,7 @@ def mlp_on(images: Tensor, labels: Tensor, matrix: str = "hessian") -> Curvature
         torch.randn(shape, generator=g, dtype=x.dtype) * (2 / fan) ** 0.5 if fan else torch.zeros(shape, dtype=x.dtype)
         for shape, fan in sizes
     ]
-    return CurvatureProblem(torch.cat([p.reshape(-1) for p in parts]), x, labels, mlp, functional.cross_entropy, matrix)
+    return CurvatureProblem(torch.cat([p.reshape(-1) for p in parts]), x, labels, mlp, nn.CrossEntropyLoss(), matrix)
 
 
 def mnist_mlp(matrix: str = "hessian") -> CurvatureProblem:
@@ -156,7 +149,7 @@ def digits_logistic() -> CurvatureProblem:
     """Logistic regression of scikit-learn's digits below 5 against the rest: 1,797 images, 65 weights."""
     images, labels = digits()
     x = torch.cat([torch.ones(len(images), 1, dtype=images.dtype), images.reshape(-1, 64) / 16], 1)
-    return CurvatureProblem(torch.zeros(65, dtype=x.dtype), x, 2.0 * (labels < 5).double() - 1, linear, logistic)
+    return CurvatureProblem(torch.zeros(65, dtype=x.dtype), x, (labels < 5).double(), linear, nn.BCEWithLogitsLoss())
 
 
 def digits_mlp() -> CurvatureProblem:

@@ -39,11 +39,11 @@ class Krylov:
         """Directions there is room for."""
         return len(self.Q) - 1
 
-    def look(self, source: Source, wanted: int) -> bool:
+    def look(self, source: Source, wanted: int, batches: int) -> bool:
         """Products of the newest direction with fresh data; False where no new direction comes out of them."""
         j, before = len(self), source.data_points
         enough = min(wanted, source.population or wanted)
-        Y = torch.stack([y for (y,) in source.products_over([self.Q[j]], enough, CHUNKS)])
+        Y = torch.stack([y for (y,) in source.products_over([self.Q[j]], enough, CHUNKS, batches)])
         if not bool(torch.isfinite(torch.linalg.vector_norm(Y, dim=1)).all()):
             raise ValueError(f"product {j} holds NaN or infinity; is the loss finite at these parameters?")
         self.points.append(source.data_points - before)

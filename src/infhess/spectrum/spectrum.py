@@ -94,7 +94,7 @@ def spectrum(
     k: int = 10,
     rtol: float | None = None,
     *,
-    points: int = LEAST_POINTS,
+    points: int | None = None,
     directions: int | None = None,
     budget: int | None = None,
     generator: torch.Generator | None = None,
@@ -105,7 +105,7 @@ def spectrum(
         source: `Hessian`, `GaussNewton`, `Products`, or a square matrix with `@`.
         k: how many.
         rtol: go on, with more data a direction, until all 95 % intervals are narrower than ± rtol of their value.
-        points: fresh data points a direction, rounded up to whole batches, two at the least.
+        points: fresh data points a direction, rounded up to whole batches; by default 128, and two batches.
         directions: how many; by default 2k + 6 to 4k + 16, as many as the top k values need.
         budget: the most data points (for a source without data: products) to start another round with.
         generator: for the random start.
@@ -125,7 +125,7 @@ def spectrum_rounds(
     k: int = 10,
     rtol: float | None = None,
     *,
-    points: int = LEAST_POINTS,
+    points: int | None = None,
     directions: int | None = None,
     budget: int | None = None,
     generator: torch.Generator | None = None,
@@ -138,11 +138,12 @@ def spectrum_rounds(
     most = None if budget is None else count(budget, "budget")
     cost = _Cost(source)
     start = normal(source.size, like=source.like, generator=generator or torch.Generator().manual_seed(0))
-    wanted, number = count(points, "points"), 0
+    wanted, number = LEAST_POINTS if points is None else count(points, "points"), 0
+    batches = 2 if points is None else 1
     least, most_directions = (2 * k + 6, 4 * k + 16) if directions is None else (count(directions, "directions"),) * 2
     while True:
         number += 1
-        krylov = explore(source, k, start, wanted, least, most_directions)
+        krylov = explore(source, k, start, (wanted, batches), least, most_directions)
         errors = ritz(krylov, source.population)
         vectors = krylov.Q[: len(krylov)].mT @ errors.weights[:, :k].to(krylov.Q)
         read, (low, high) = krylov.points[0], errors.interval(0.95)
@@ -155,10 +156,13 @@ def spectrum_rounds(
         wanted, start = grown, vectors.sum(1)
 
 
-def explore(source: Source, k: int, start: Tensor, wanted: int, least: int, most: int) -> Krylov:
-    """Directions until the top k Ritz values are as good as their noise allows, between `least` and `most`."""
+def explore(source: Source, k: int, start: Tensor, data: tuple[int, int], least: int, most: int) -> Krylov:
+    """Directions until the top k Ritz values are as good as their noise allows, between `least` and `most`.
+
+    `data` is what each is averaged over: so many points and so many batches at the least.
+    """
     krylov = Krylov(start, min(max(most, k), source.size))
-    while krylov.look(source, wanted):
+    while krylov.look(source, *data):
         if len(krylov) >= least and ritz(krylov, source.population).converged(k):
             break
     return krylov

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from infhess import CurvatureShaped, Kronecker, condition, infer, preconditioner
+from infhess import CurvatureShaped, Kronecker, Products, condition, infer, preconditioner
 from infhess.experiments.demo import mini_batch_source, spectrum_of
 from util import F64, close, randn, spd, spectrum
 
@@ -75,6 +75,18 @@ def test_an_indefinite_core_is_clipped():
     values = torch.linalg.eigvalsh(condition(CurvatureShaped(0.01), S, B @ S).mean.dense())
     assert float(values[0]) > -1e-10 * float(values[-1])
     assert bool(torch.isfinite(values).all())
+
+
+def test_the_positive_part_of_an_indefinite_matrix_is_found():
+    """Negative eigenvalues are clipped, not inverted: exactly along a Krylov space, roughly along random directions."""
+    B = spectrum([5.0, 3.0, 2.0, -4.0, -1.0, *torch.linspace(0.3, -0.3, 45).tolist()])
+    g = randn(50, seed=9)
+    posterior = infer(Products(lambda s: B @ s, lambda: g.clone(), 50), 20)
+    close(posterior.eigh(3).values, torch.tensor([5.0, 3.0, 2.0]), 1e-3)
+    assert float(torch.linalg.eigvalsh(posterior.mean.dense())[0]) > -1e-9
+    for seed in range(5):
+        rough = infer(Products(B, generator=torch.Generator().manual_seed(seed)), 20).eigh(1).values
+        assert 3.0 < float(rough) < 10.0
 
 
 def test_zero_curvature_along_a_direction_is_not_a_division_by_zero():

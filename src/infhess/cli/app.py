@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -75,6 +76,62 @@ def demo(out: Out = Path("runs/demo"), seed: Seed = 0, fresh: Fresh = False) -> 
         figure = plots.demo(rows, out / "demo.png")
         show.demo(rows)
         typer.echo(f"\nrows: {file.path}\nfigure: {figure}")
+
+
+class Matrix(str, Enum):
+    """Which curvature matrix."""
+
+    hessian = "hessian"
+    gauss_newton = "gauss-newton"
+
+
+class Way(str, Enum):
+    """How products are taken."""
+
+    exact = "exact"
+    difference = "difference"
+
+
+@app.command()
+def spectrum(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:FUNCTION", help="Returns (loss, params, batches) or (model, loss, batches)."),
+    ],
+    k: Annotated[int, typer.Option("--k", min=1, help="How many eigenvalues.")] = 10,
+    rtol: Annotated[
+        float | None, typer.Option("--rtol", help="Go on until the 95 % intervals are within ± rtol.")
+    ] = None,
+    budget: Annotated[int | None, typer.Option("--budget", min=1, help="The most data points to read.")] = None,
+    matrix: Annotated[Matrix, typer.Option("--matrix", help="Which matrix.")] = Matrix.hessian,
+    products: Annotated[Way, typer.Option("--products", help="How products are taken.")] = Way.exact,
+    out: Out = Path("runs/spectrum"),
+    seed: Seed = 0,
+    fresh: Fresh = False,
+) -> None:
+    """Top curvature of your own loss over all its data, from mini-batches, with error bars.
+
+    Example: `infhess spectrum infhess.problems.example:small_net --k 5 --rtol 0.2`
+    """
+    with remedies():
+        import json
+
+        from infhess._files import atomic
+        from infhess.cli import show
+        from infhess.experiments import measure, plots
+        from infhess.experiments.rows import RowFile
+
+        file = RowFile(out, fresh=fresh)
+        if file.rows:
+            raise ValueError(f"{file.path} holds an earlier result; choose another --out, or replace it with --fresh")
+        with show.progress(f"spectrum of {target}"):
+            measured = measure.measure(target, k, rtol, budget, matrix.value, products.value, seed)
+        file.add(measured.rows(seed))
+        with atomic(out / "spectrum.json") as temporary:
+            temporary.write_text(json.dumps(measured.as_dict(), indent=1), encoding="utf-8")
+        figure = plots.spectrum(file.rows, out / "spectrum.png")
+        show.spectrum(measured)
+        typer.echo(f"\nrows: {file.path}\nnumbers: {out / 'spectrum.json'}\nfigure: {figure}")
 
 
 @bench.command()

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
+from infhess.experiments.measure import Measured
 from infhess.experiments.pieces import Piece, cores
 from infhess.experiments.pieces import run as run_pieces
 from infhess.experiments.rows import Row, RowFile
@@ -83,3 +84,21 @@ def inference(rows: Sequence[Row]) -> None:
     table("Inference loop at m = 16, float32", ["problem", "measure", "seconds", "ratio or amount"], lines)
     lines = [[t.what, f"{t.measured:.3g}", t.wanted, "yes" if t.met else "NO"] for t in targets(rows)]
     table("Targets", ["what", "measured", "target", "met"], lines)
+
+
+def spectrum(measured: Measured) -> None:
+    """Eigenvalues with intervals, what they cost and why it stopped."""
+    found = measured.found
+    lines = [
+        [str(i + 1), f"{v:.4g}", f"{s:.2g}", f"{low:.4g} … {high:.4g}", "yes" if r else "no"]
+        for i, (v, s, low, high, r) in enumerate(
+            zip(found.values.tolist(), found.std.tolist(), measured.low, measured.high, found.resolved.tolist())
+        )
+    ]
+    columns = ["eigenvalue", "value", "std", "95 % interval", "stands out from noise"]
+    table(f"Top of the spectrum, {found.vectors.shape[0]} parameters", columns, lines)
+    value, std = found.lowest
+    console().print(
+        f"Smallest value seen {value:.3g} ± {std:.2g}. {found.products} products, {found.data_points} data points, "
+        f"{measured.seconds:.1f} s; stopped: {found.stopped}."
+    )

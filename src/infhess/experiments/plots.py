@@ -52,3 +52,19 @@ def demo(rows: Sequence[Row], path: Path) -> Path:
     ax.set_title("Top of the spectrum of a 200 × 200 matrix", loc="left")
     ax.legend(frameon=False)
     return save(fig, path)
+
+
+def spectrum(rows: Sequence[Row], path: Path) -> Path:
+    """Eigenvalues with their 95 % intervals."""
+    curves = {m: [r.metric for r in rows if r.method == m] for m in ("value", "low", "high")}
+    index = range(1, len(curves["value"]) + 1)
+    below = [max(0.0, v - low) for v, low in zip(curves["value"], curves["low"])]
+    above = [max(0.0, high - v) for v, high in zip(curves["value"], curves["high"])]
+    fig, ax = figure()
+    ax.errorbar(index, curves["value"], yerr=[below, above], fmt="o", color=BLUE, capsize=4, label="95 % interval")
+    ax.set(xlabel="eigenvalue number", ylabel="curvature", xticks=list(index))
+    if min(curves["low"]) > 0:
+        ax.set_yscale("log")
+    ax.set_title(f"Top curvature of {rows[0].problem.rsplit('/', 1)[0]}", loc="left", fontsize=10)
+    ax.legend(frameon=False)
+    return save(fig, path)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from infhess._checks import rounding
 from infhess.lowrank import LowRank, Tall
 from infhess.posterior.base import Posterior, normal
 
@@ -24,8 +25,10 @@ class CurvatureShapedPosterior(Posterior):
     With W = V = B, Λ = √ρ B and B0 = 0, Eq. (17) of de Roos & Hennig 2019 is exactly Y (T + ρ diag T)⁻¹ (BS)ᵀ, and Y
     stands for BS. Mini-batch noise has this shape (Λ = √ρ B as for a Wishart matrix, ρ = c / batch size).
 
-    T is divided by √(|Tᵢᵢ Tⱼⱼ|), where its noise is the same in every entry; there the plug-in is clipped to its positive
-    eigenvalues (what is not positive is noise, or negative curvature, which the mean leaves out) and the ridge ρ I added.
+    The prior takes B to be positive. Where T is not, by noise or by negative curvature, B + cI is inferred from the products
+    Y + cS, with −c at about the lowest eigenvalue, and c taken off the result: a positive part of an indefinite matrix is found as
+    well as that of a positive one, while what is negative in the mean is clipped. T is then divided by √(Tᵢᵢ Tⱼⱼ), where its
+    noise is the same in every entry, clipped to its positive eigenvalues, and the ridge ρ I added.
     """
 
     prior: CurvatureShaped
@@ -39,20 +42,41 @@ class CurvatureShapedPosterior(Posterior):
         return asymmetry(self.observations.T, torch.linalg.vector_norm(Y, dim=0), Y.dtype)
 
     @cached_property
-    def _scale(self) -> Tensor:
-        diagonal = self.observations.T.diagonal().abs()
-        floor = torch.finfo(self.observations.T.dtype).eps * diagonal.max().clamp(
-            min=torch.finfo(self.observations.T.dtype).tiny
-        )
-        return diagonal.clamp(min=floor).sqrt()
+    def shift(self) -> float:
+        """c ≥ 0 where T is indefinite beyond rounding: minus the lowest Ritz value on the span of S, and half its residual.
+
+        A Ritz value lies above the lowest eigenvalue by up to its residual; half of it was the best of 0, ½ and 1 on nets and
+        on regression with small batches.
+        """
+        T = self.observations.T
+        diagonal = T.diagonal().abs()
+        low = float(torch.linalg.eigvalsh((T + T.mT) / 2)[0]) if len(T) else 0.0
+        if low >= -rounding(self.observations.S.dtype, len(T)) * float(diagonal.max() if len(T) else 0.0):
+            return 0.0
+        modes = self.observations.modes
+        values, w = torch.linalg.eigh((modes.V.mT @ (T + T.mT) @ modes.V) / 2 / modes.sigma[:, None] / modes.sigma)
+        product = Tall(self.observations.Y) @ (modes.V @ (w[:, 0] / modes.sigma))
+        residual = torch.linalg.vector_norm(modes.split(product)[1])
+        return max(0.0, -float(values[0]) + float(residual) / 2)
+
+    @cached_property
+    def _Y(self) -> Tensor:
+        """Products of B + cI."""
+        return self.observations.Y if self.shift == 0 else self.observations.Y + self.shift * self.observations.S
+
+    @cached_property
+    def _T(self) -> Tensor:
+        T = (self.observations.T + self.observations.T.mT) / 2
+        return T if self.shift == 0 else T + self.shift * self.observations.G
 
     @cached_property
     def _modes(self) -> tuple[Tensor, Tensor]:
         """c (p,), F (m, p): (T + ρ diag T)⁻¹ = F diag(1/c) Fᵀ on the directions whose curvature stood out as positive."""
-        correlation = (self.observations.T + self.observations.T.mT) / 2 / self._scale[:, None] / self._scale
-        values, Z = torch.linalg.eigh(correlation)
-        keep = values > 10 * len(self) * torch.finfo(self.observations.S.dtype).eps * values.abs().max()
-        return values[keep] + (self.noise or 0.0), Z[:, keep] / self._scale[:, None]
+        diagonal = self._T.diagonal().abs()
+        scale = diagonal.clamp(min=float(diagonal.max()) * torch.finfo(diagonal.dtype).eps + 1e-300).sqrt()
+        values, Z = torch.linalg.eigh(self._T / scale[:, None] / scale)
+        keep = values > rounding(self.observations.S.dtype, len(self)) * values.abs().max()
+        return values[keep] + (self.noise or 0.0), Z[:, keep] / scale[:, None]
 
     @cached_property
     def _K(self) -> Tensor:
@@ -60,7 +84,11 @@ class CurvatureShapedPosterior(Posterior):
         return (F / c) @ F.mT
 
     def _mean(self) -> LowRank:
-        return LowRank(0.0, Tall(self.observations.Y), self._K)
+        mean = LowRank(0.0, Tall(self._Y), self._K)
+        if self.shift == 0:
+            return mean
+        values, vectors, _ = mean.eigh(min(len(self), self.shape[0]))
+        return LowRank(0.0, vectors, torch.diag((values.to(self._T) - self.shift).clamp(min=0)))
 
     def _variances(self, u: Tensor, v: Tensor) -> Tensor:
         """The noise of the products carried to first order into uᵀB_m v; NaN where the noise is unknown.
@@ -74,11 +102,11 @@ class CurvatureShapedPosterior(Posterior):
         """
         if self.noise is None:
             return u.new_full((u.shape[1],), torch.nan)
-        S, Y = Tall(self.observations.S), Tall(self.observations.Y)
+        S, Y = Tall(self.observations.S), Tall(self._Y)
         p, q = self._K @ Y.t(u), self._K @ Y.t(v)
         a, b = Y.t(u - S @ p / 2), Y.t(v - S @ q / 2)  # yⱼᵀzⱼ = qⱼaⱼ + pⱼbⱼ, and B_m = Y K Yᵀ
         aa, bb, ab = (a * (self._K @ a)).sum(0), (b * (self._K @ b)).sum(0), (a * (self._K @ b)).sum(0)
-        spread = self.observations.T.diagonal().abs()[:, None] * (q.square() * aa + p.square() * bb + 2 * p * q * ab)
+        spread = self._T.diagonal().abs()[:, None] * (q.square() * aa + p.square() * bb + 2 * p * q * ab)
         variances: Tensor = self.noise * (spread + (q * a + p * b).square()).sum(0)
         return variances
 
@@ -86,10 +114,10 @@ class CurvatureShapedPosterior(Posterior):
         """The mean with products that are wrong by a fresh draw of their noise, to first order, as `variance`."""
         if self.noise is None:
             raise ValueError(UNKNOWN_NOISE)
-        S, Y, (c, F) = Tall(self.observations.S), Tall(self.observations.Y), self._modes
+        S, Y, (c, F) = Tall(self.observations.S), Tall(self._Y), self._modes
         draws = normal(len(c), len(self), like=c, generator=generator)
         # δY = Y small: the root of B_m is YF c^{−½}, and yⱼ itself is the j-th unit vector.
-        small = (F / c.sqrt()) @ draws * self.observations.T.diagonal().abs().sqrt()
+        small = (F / c.sqrt()) @ draws * self._T.diagonal().abs().sqrt()
         small = self.noise**0.5 * (small + torch.diag(normal(len(self), like=c, generator=generator)))
         q = self._K @ Y.t(V)
         slope = S.gram(Y) @ small
@@ -119,8 +147,7 @@ def asymmetry(T: Tensor, Y_norms: Tensor, dtype: torch.dtype) -> float | None:
     m = len(T)
     i, j = torch.triu_indices(m, m, offset=1, device=T.device)
     difference = T[i, j] - T[j, i]
-    rounding = 1e3 * torch.finfo(dtype).eps * Y_norms.max() if m else 0.0
-    if m < 6 or not bool((difference.abs() > rounding).any()):
+    if m < 6 or not bool((difference.abs() > 100 * rounding(dtype, 1) * Y_norms.max()).any()):
         return None
     mean = (T[i, j] + T[j, i]) / 2
     expected = 2 * (T.diagonal()[i] * T.diagonal()[j]).abs() + 2 * mean.square()

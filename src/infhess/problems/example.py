@@ -1,0 +1,33 @@
+"""A worked example for `infhess spectrum`: a small net on scikit-learn's digits, after some training.
+
+    infhess spectrum infhess.problems.example:small_net --k 5
+
+The function returns (model, loss, batches). One that returns (loss, params, batches), with a loss of a batch that closes
+over the model, serves as well.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from infhess.data import digits
+
+
+def small_net() -> tuple[nn.Module, nn.Module, DataLoader[tuple[torch.Tensor, ...]]]:
+    """A net 64–16–10 after 200 steps of Adam, the cross-entropy, and a shuffling loader of batches of 64."""
+    images, labels = digits()
+    data = TensorDataset((images / 16).reshape(-1, 64).float(), labels)
+    generator = torch.Generator().manual_seed(0)
+    batches: DataLoader[tuple[torch.Tensor, ...]] = DataLoader(data, batch_size=64, shuffle=True, generator=generator)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, loss = nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(7):
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss(model(x), y).backward()
+            optimizer.step()
+    return model, loss, batches

@@ -1,4 +1,4 @@
-"""The README does what it says: its code runs as pasted, its table is the file that the benchmark wrote."""
+"""The documents do what they say: their code runs as pasted, their tables are the files that commands wrote."""
 
 from __future__ import annotations
 
@@ -10,27 +10,34 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.S)
-INCLUDED = re.findall(r"<!-- (\S+\.md) -->\n(.*?)<!-- end -->", README, flags=re.S)
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("code", BLOCKS, ids=range(len(BLOCKS)))
-def test_code_runs_when_pasted(code, tmp_path):
+def found(pattern):
+    return [
+        pytest.param(document, match, id=f"{document.name}-{i}")
+        for document in DOCUMENTS
+        for i, match in enumerate(re.findall(pattern, document.read_text(encoding="utf-8"), flags=re.S))
+    ]
+
+
+@pytest.mark.parametrize(("document", "code"), found(r"```python\n(.*?)```"))
+def test_code_runs_when_pasted(document, code, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "products" in done.stdout
 
 
-def test_there_is_code():
-    assert BLOCKS
+def test_the_readme_has_code():
+    assert "```python" in DOCUMENTS[0].read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("path", "text"), INCLUDED, ids=[p for p, _ in INCLUDED])
-def test_tables_are_the_files_that_commands_wrote(path, text):
-    assert text.strip() == (ROOT / path).read_text(encoding="utf-8").strip()
+@pytest.mark.parametrize(("document", "included"), found(r"<!-- (\S+\.md) -->\n(.*?)<!-- end -->"))
+def test_tables_are_the_files_that_commands_wrote(document, included):
+    path, text = included
+    assert text.strip() == (ROOT / path).read_text(encoding="utf-8").strip(), "run: make readme"
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)\)", README))
-def test_links_lead_somewhere(link):
-    assert link.startswith("https://") or (ROOT / link).exists()
+@pytest.mark.parametrize(("document", "link"), found(r"\]\(([^)#]+)\)"))
+def test_links_lead_somewhere(document, link):
+    assert link.startswith("https://") or (document.parent / link).exists()

@@ -1,10 +1,9 @@
-"""Put the tables that commands wrote into README.md, between `<!-- path.md -->` and `<!-- end -->`."""
+"""Put the tables that commands wrote into the documents, between `<!-- path.md -->` and `<!-- end -->`."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
 
 
 def included(match: re.Match[str]) -> str:
@@ -12,7 +11,6 @@ def included(match: re.Match[str]) -> str:
     return f"<!-- {match[1]} -->\n{(ROOT / match[1]).read_text(encoding='utf-8').strip()}\n<!-- end -->"
 
 
-README.write_text(
-    re.sub(r"<!-- (\S+\.md) -->\n.*?<!-- end -->", included, README.read_text(encoding="utf-8"), flags=re.S),
-    encoding="utf-8",
-)
+for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    text = document.read_text(encoding="utf-8")
+    document.write_text(re.sub(r"<!-- (\S+\.md) -->\n.*?<!-- end -->", included, text, flags=re.S), encoding="utf-8")

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from infhess.bench.coverage import problem_and_truth
+from infhess.bench.coverage import PROBLEMS, problem_and_truth
 from infhess.bench.peers import METHODS, TOP, Found, missing
 from infhess.curvature import Hessian
 from infhess.experiments import plots
@@ -19,14 +19,6 @@ from infhess.experiments.pieces import Piece
 from infhess.experiments.rows import Row
 
 EXPERIMENT = "bench-curvature"
-PROBLEMS = (
-    "mnist-3v5/start",
-    "mnist-3v5/near-optimum",
-    "sarcos-natural",
-    "mlp/start",
-    "mlp/trained",
-    "mlp-gauss-newton/trained",
-)
 QUICK = ("digits-logistic", "digits-mlp")
 BATCHES, PRODUCTS, TRIALS = (16, 64, 256, 1024), (16, 32, 64), 5
 COST = "a product / a bare double backward"

@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 bench = typer.Typer(no_args_is_help=True, help="Side by side with the alternatives, in one run.")
 app.add_typer(bench, name="bench")
+data = typer.Typer(no_args_is_help=True, help="Data sets: what there is, and how to get it.")
+app.add_typer(data, name="data")
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for rows.csv and figures.", show_default=True)]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
@@ -207,3 +209,43 @@ def curvature(
         with atomic(folder / "summary.md") as temporary:
             temporary.write_text(text, encoding="utf-8")
         typer.echo(f"{text}\nrows: {file.path}\nsummary: {folder / 'summary.md'}")
+
+
+@data.command("list")
+def data_list(data_dir: DataDir = None) -> None:
+    """The data sets, and where each is found.
+
+    Example: `infhess data list --data-dir data`
+    """
+    with remedies():
+        from infhess.cli import show
+        from infhess.data import use
+
+        use(data_dir)
+        show.datasets()
+
+
+@data.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="sarcos, mnist or cifar10.")],
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder to put it in; by default the cache.")
+    ] = None,
+    mirror: Annotated[
+        str | None, typer.Option("--mirror", help="An address that has the files by name, asked first.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds without a byte before giving up.")
+    ] = 30.0,
+) -> None:
+    """Download a data set from where it was published, and check it.
+
+    Example: `infhess data get mnist --data-dir data`
+    """
+    with remedies():
+        from infhess.cli import show
+        from infhess.data import get
+
+        with show.downloads() as bar:
+            for path in get(name, data_dir, mirror=mirror, timeout=timeout, bar=bar):
+                typer.echo(path)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.table import Table
 
+from infhess.data import File
 from infhess.experiments.measure import Measured
 from infhess.experiments.pieces import Piece, cores
 from infhess.experiments.pieces import run as run_pieces
@@ -102,3 +103,51 @@ def spectrum(measured: Measured) -> None:
         f"Smallest value seen {value:.3g} ± {std:.2g}. {found.products} products, {found.data_points} data points, "
         f"{measured.seconds:.1f} s; stopped: {found.stopped}."
     )
+
+
+def datasets() -> None:
+    """A line a data set: size, licence, where it is."""
+    from infhess.data import DATASETS, DataError, found
+
+    lines = []
+    for name, dataset in DATASETS.items():
+        first = dataset.files[0]
+        try:
+            names = first.members or (first.path,)
+            where = str(found(name, *names, *(f"{n}.gz" for n in names)).parent)
+        except DataError:
+            where = f"not here: infhess data get {name}"
+        lines.append([name, dataset.title, f"{dataset.size / 1e6:.0f} MB", dataset.licence, where])
+    table("Data sets", ["name", "what", "download", "licence", "where"], lines)
+
+
+class Bar:
+    """One file's download as pooch drives it, shown by rich."""
+
+    def __init__(self, progress: Progress, file: File) -> None:
+        self._progress, self._task = progress, progress.add_task(file.name, total=file.size)
+        self.total = file.size
+
+    def update(self, n: int) -> None:
+        """So many bytes more."""
+        self._progress.update(self._task, advance=n)
+
+    def reset(self) -> None:
+        """From the start."""
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        """Done."""
+        self._progress.stop_task(self._task)
+
+
+@contextmanager
+def downloads() -> Iterator[Callable[[File], Bar] | None]:
+    """Makes a progress bar a file on a terminal; None elsewhere."""
+    if not sys.stdout.isatty():
+        yield None
+        return
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=console()
+    ) as bars:
+        yield lambda file: Bar(bars, file)

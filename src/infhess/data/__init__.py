@@ -1,5 +1,21 @@
-"""Data sets, from a local folder."""
+"""Data sets: real files, checked by sha256, from a folder, the cache or where they were published."""
 
-from infhess.data.files import DataError, digits, mnist, sarcos, use
+from infhess.data.download import get
+from infhess.data.files import DataError, cache, found, use
+from infhess.data.readers import cifar10, digits, mnist, sarcos
+from infhess.data.registry import DATASETS, Dataset, File
 
-__all__ = ["DataError", "digits", "mnist", "sarcos", "use"]
+__all__ = [
+    "DATASETS",
+    "DataError",
+    "Dataset",
+    "File",
+    "cache",
+    "cifar10",
+    "digits",
+    "found",
+    "get",
+    "mnist",
+    "sarcos",
+    "use",
+]

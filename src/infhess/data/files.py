@@ -1,24 +1,13 @@
-"""Readers of the data sets' own formats; every file is checked by its sha256 before it is read."""
+"""Where data files are: a folder that was named, $INFHESS_DATA, or the cache; every one is checked before it is read."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-SHA256 = {
-    "mnist/train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    "mnist/train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    "mnist/t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    "mnist/t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    "sarcos/sarcos_inv.mat": "b8a249733253ba6097372fedee7696833fcf30de42037d5b4a7227f21a6d1d97",
-    "sarcos/sarcos_inv_test.mat": "161a59b5c3b4f4b404584323f181607b2acbe620eb134dc720760dc3f38f5cec",
-}
+from infhess.data.registry import BATCH_SHA256, BATCH_SIZE, DATASETS
 
 
 class DataError(ValueError):
@@ -26,50 +15,71 @@ class DataError(ValueError):
 
 
 def use(data_dir: Path | None) -> None:
-    """Look for data in this folder, here and in the processes started from here; None: where $INFHESS_DATA says."""
-    if data_dir is not None:
-        os.environ["INFHESS_DATA"] = str(Path(data_dir).resolve())
+    """Look for data in this folder first, here and in the processes started from here."""
+    if data_dir is None:
+        return
+    if not Path(data_dir).is_dir():
+        raise DataError(f"--data-dir {data_dir}: expected a folder; there is none of that name")
+    os.environ["INFHESS_DATA"] = str(Path(data_dir).resolve())
 
 
-def folder() -> Path | None:
-    """Where data is: $INFHESS_DATA; None where it is not set."""
-    return Path(os.environ["INFHESS_DATA"]) if os.environ.get("INFHESS_DATA") else None
+def cache() -> Path:
+    """Where `infhess data get` puts files: $INFHESS_CACHE, or the place that the system has for caches."""
+    if os.environ.get("INFHESS_CACHE"):
+        return Path(os.environ["INFHESS_CACHE"])
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "infhess"
 
 
-@lru_cache(maxsize=16)
-def checked(name: str) -> Path:
+def folders() -> list[Path]:
+    """The folders that are searched, in order."""
+    named = os.environ.get("INFHESS_DATA")
+    return [*([Path(named)] if named else []), cache()]
+
+
+def checked(dataset: str, path: str) -> Path:
     """The path of a data file whose checksum is right."""
-    root = folder()
-    path = None if root is None else root / name
-    if path is None or not path.is_file():
-        raise DataError(f"{name}: not found in {root or '$INFHESS_DATA'}; name a folder that holds it with --data-dir")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != SHA256[name]:
-        raise DataError(f"{path}: its sha256 is not that of the original; remove it and get it again")
+    sha256 = next(file.sha256 for file in DATASETS[dataset].files if file.path == path)
+    return _verified(found(dataset, path), sha256)
+
+
+def found(dataset: str, *names: str) -> Path:
+    """The first of these files, in the first folder that has one."""
+    for folder in folders():
+        for name in names:
+            if (folder / name).is_file():
+                return folder / name
+    searched = ", ".join(map(str, folders()))
+    raise DataError(
+        f"{names[0]}: not found in {searched}; get it with: infhess data get {dataset}, or name a folder with --data-dir"
+    )
+
+
+@lru_cache(maxsize=64)
+def _verified(path: Path, sha256: str) -> Path:
+    if digest(path) != sha256:
+        raise DataError(f"{path}: damaged, its sha256 is not that of the original; remove it and get it again")
     return path
 
 
-def mnist(part: str = "train") -> tuple[Tensor, Tensor]:
-    """Images (n, 28, 28) as bytes and labels (n,) of "train" or "t10k", from the idx files."""
-    images, labels = (
-        gzip.decompress(checked(f"mnist/{part}-{kind}-ubyte.gz").read_bytes())
-        for kind in ("images-idx3", "labels-idx1")
-    )
-    pixels = torch.frombuffer(bytearray(images[16:]), dtype=torch.uint8).reshape(-1, 28, 28)
-    return pixels, torch.frombuffer(bytearray(labels[8:]), dtype=torch.uint8).long()
+def digest(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return (
+            hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file.read())
+        )
 
 
-def sarcos(part: str = "train") -> tuple[Tensor, Tensor]:
-    """Inputs (n, 21) and the seven torques (n, 7) of "train" or "test", in recording order."""
-    from scipy.io import loadmat
-
-    name = {"train": "sarcos_inv", "test": "sarcos_inv_test"}[part]
-    rows = torch.from_numpy(loadmat(checked(f"sarcos/{name}.mat"))[name])
-    return rows[:, :21], rows[:, 21:]
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
-def digits() -> tuple[Tensor, Tensor]:
-    """Images (1797, 8, 8) in [0, 16] and labels, which come with scikit-learn."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    return torch.from_numpy(bunch.images), torch.from_numpy(bunch.target).long()
+def cifar_batch(name: str) -> Path:
+    """The path of one of CIFAR-10's batches, plain or gzipped."""
+    stem = f"cifar10/cifar-10-batches-bin/{name}"
+    path = found("cifar10", stem, f"{stem}.gz")
+    if path.name in BATCH_SHA256:
+        return _verified(path, BATCH_SHA256[path.name])
+    if path.suffix == ".bin" and path.stat().st_size != BATCH_SIZE:
+        raise DataError(f"{path}: damaged, expected {BATCH_SIZE} bytes; remove it and run: infhess data get cifar10")
+    return path

@@ -26,9 +26,9 @@ class CurvatureShapedPosterior(Posterior):
     stands for BS. Mini-batch noise has this shape (Λ = √ρ B as for a Wishart matrix, ρ = c / batch size).
 
     The prior takes B to be positive. Where T is not, by noise or by negative curvature, B + cI is inferred from the products
-    Y + cS, with −c at about the lowest eigenvalue, and c taken off the result: a positive part of an indefinite matrix is found as
-    well as that of a positive one, while what is negative in the mean is clipped. T is then divided by √(Tᵢᵢ Tⱼⱼ), where its
-    noise is the same in every entry, clipped to its positive eigenvalues, and the ridge ρ I added.
+    Y + cS, with −c at about the lowest eigenvalue, and c taken off the result: the positive part of an indefinite matrix is
+    found as well as that of a positive one, and what is negative in the mean is clipped. T is then divided by √(Tᵢᵢ Tⱼⱼ), where
+    its noise is the same in every entry, clipped to its positive eigenvalues, and the ridge ρ I added.
     """
 
     prior: CurvatureShaped

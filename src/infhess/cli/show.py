@@ -14,7 +14,7 @@ from infhess.data import File
 from infhess.experiments.measure import Measured
 from infhess.experiments.pieces import Piece, cores
 from infhess.experiments.pieces import run as run_pieces
-from infhess.experiments.rows import Row, RowFile
+from infhess.experiments.rows import Row, RowFile, curves
 
 
 def console() -> Console:
@@ -59,10 +59,10 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 def demo(rows: Sequence[Row]) -> None:
     """Truth, estimate and error bar; and what the preconditioner does to the condition number."""
-    curves = {m: [r.metric for r in rows if r.method == m] for m in ("truth", "estimate", "std")}
+    read = curves(rows, "truth", "estimate", "std")
     lines = [
         [str(i + 1), f"{t:.2f}", f"{e:.2f}", f"{s:.2f}", f"{(e - t) / s:+.1f}"]
-        for i, (t, e, s) in enumerate(zip(curves["truth"], curves["estimate"], curves["std"]))
+        for i, (t, e, s) in enumerate(zip(*read.values()))
     ]
     table(
         "Top of a 200×200 spectrum from 24 noisy products",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from infhess._files import atomic
-from infhess.experiments.rows import Row
+from infhess.experiments.rows import Row, curves
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 
@@ -40,14 +40,14 @@ def save(figure: Any, path: Path) -> Path:
 
 def demo(rows: Sequence[Row], path: Path) -> Path:
     """Top eigenvalues: truth, and estimate with error bars."""
-    curves = {m: [r.metric for r in rows if r.method == m] for m in ("truth", "estimate", "std")}
-    index = range(1, len(curves["truth"]) + 1)
+    read = curves(rows, "truth", "estimate", "std")
+    index = range(1, len(read["truth"]) + 1)
     fig, ax = figure()
     ax.errorbar(
-        index, curves["estimate"], yerr=[2 * s for s in curves["std"]], fmt="o", color=BLUE, capsize=4,
+        index, read["estimate"], yerr=[2 * s for s in read["std"]], fmt="o", color=BLUE, capsize=4,
         label="inferred from 24 noisy products (± 2 std)",
     )  # fmt: skip
-    ax.plot(index, curves["truth"], "_", color=INK, markersize=18, label="truth")
+    ax.plot(index, read["truth"], "_", color=INK, markersize=18, label="truth")
     ax.set(yscale="log", xlabel="eigenvalue number", ylabel="eigenvalue", xticks=list(index))
     ax.set_title("Top of the spectrum of a 200 × 200 matrix", loc="left")
     ax.legend(frameon=False)
@@ -56,14 +56,14 @@ def demo(rows: Sequence[Row], path: Path) -> Path:
 
 def spectrum(rows: Sequence[Row], path: Path) -> Path:
     """Eigenvalues with their 95 % intervals."""
-    curves = {m: [r.metric for r in rows if r.method == m] for m in ("value", "low", "high")}
-    index = range(1, len(curves["value"]) + 1)
-    below = [max(0.0, v - low) for v, low in zip(curves["value"], curves["low"])]
-    above = [max(0.0, high - v) for v, high in zip(curves["value"], curves["high"])]
+    read = curves(rows, "value", "low", "high")
+    index = range(1, len(read["value"]) + 1)
+    below = [max(0.0, v - low) for v, low in zip(read["value"], read["low"])]
+    above = [max(0.0, high - v) for v, high in zip(read["value"], read["high"])]
     fig, ax = figure()
-    ax.errorbar(index, curves["value"], yerr=[below, above], fmt="o", color=BLUE, capsize=4, label="95 % interval")
+    ax.errorbar(index, read["value"], yerr=[below, above], fmt="o", color=BLUE, capsize=4, label="95 % interval")
     ax.set(xlabel="eigenvalue number", ylabel="curvature", xticks=list(index))
-    if min(curves["low"]) > 0:
+    if min(read["low"]) > 0:
         ax.set_yscale("log")
     ax.set_title(f"Top curvature of {rows[0].problem.rsplit('/', 1)[0]}", loc="left", fontsize=10)
     ax.legend(frameon=False)

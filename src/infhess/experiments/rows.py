@@ -37,6 +37,12 @@ class Row:
 COLUMNS = [f.name for f in fields(Row)]
 
 
+def curves(rows: Iterable[Row], *methods: str) -> dict[str, list[float]]:
+    """The metric of each of these methods, in the order of the rows."""
+    kept = list(rows)
+    return {method: [row.metric for row in kept if row.method == method] for method in methods}
+
+
 class RowFile:
     """`rows.csv` in a folder; rows of a finished piece are added together or not at all."""
 

@@ -39,7 +39,7 @@ class CurvatureShapedPosterior(Posterior):
         if self.prior.ridge is not None:
             return self.prior.ridge
         Y = self.observations.Y
-        return asymmetry(self.observations.T, torch.linalg.vector_norm(Y, dim=0), Y.dtype)
+        return asymmetry(self.observations.SY, torch.linalg.vector_norm(Y, dim=0), Y.dtype)
 
     @cached_property
     def shift(self) -> float:
@@ -48,7 +48,7 @@ class CurvatureShapedPosterior(Posterior):
         A Ritz value lies above the lowest eigenvalue by up to its residual; half of it was the best of 0, ½ and 1 on nets and
         on regression with small batches.
         """
-        T = self.observations.T
+        T = self.observations.SY
         diagonal = T.diagonal().abs()
         low = float(torch.linalg.eigvalsh((T + T.mT) / 2)[0]) if len(T) else 0.0
         if low >= -rounding(self.observations.S.dtype, len(T)) * float(diagonal.max() if len(T) else 0.0):
@@ -66,8 +66,8 @@ class CurvatureShapedPosterior(Posterior):
 
     @cached_property
     def _T(self) -> Tensor:
-        T = (self.observations.T + self.observations.T.mT) / 2
-        return T if self.shift == 0 else T + self.shift * self.observations.G
+        T = (self.observations.SY + self.observations.SY.mT) / 2
+        return T if self.shift == 0 else T + self.shift * self.observations.SS
 
     @cached_property
     def _modes(self) -> tuple[Tensor, Tensor]:

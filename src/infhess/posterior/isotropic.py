@@ -61,7 +61,7 @@ class IsotropicPosterior(Posterior):
             raise SingularError(SINGULAR)
         out = torch.mul(g, 1 / b0, out=out)
         if len(self):
-            core = obs.T + b0 * self.r * torch.eye(len(self)).to(obs.T)
+            core = obs.SY + b0 * self.r * torch.eye(len(self)).to(obs.SY)
             x = torch.linalg.solve(core, Tall(obs.S).t(g)).to(g)
             out.addmv_(obs.Y, x, alpha=-1 / b0).addmv_(obs.S, x)
         return out

@@ -43,7 +43,7 @@ class Observations:
     """m observations y = B s, kept with |s| = 1: (s, y) and (cs, cy) say the same of B, for every noise model here.
 
     S (M, m) and Y (N, m) are the unit directions and their products, `norms` (m,) the lengths that were divided out. The
-    Gram matrices G = SᵀS, T = SᵀY and YY = YᵀY, in double precision, are computed when first asked for; from then on each
+    Gram matrices SS = SᵀS, SY = SᵀY and YY = YᵀY, in double precision, are computed when first asked for; from then on each
     grows by a row with every further observation, and is never computed again.
     """
 
@@ -70,12 +70,12 @@ class Observations:
         return self.buffer.Y.shape[1], self.buffer.S.shape[1]
 
     @property
-    def G(self) -> Tensor:
+    def SS(self) -> Tensor:
         """SᵀS."""
         return self._gram("SS")
 
     @property
-    def T(self) -> Tensor:
+    def SY(self) -> Tensor:
         """SᵀY of a square matrix."""
         return self._gram("SY")
 
@@ -97,12 +97,12 @@ class Observations:
         A Gram matrix knows singular values to √eps·σ₁ only: where they spread by more than a hundred, and where directions
         repeat, they come from a QR of S itself, to eps·σ₁. What is zero to rounding is left out, as `null`.
         """
-        mu, V = torch.linalg.eigh(self.G)
+        mu, V = torch.linalg.eigh(self.SS)
         if not len(self) or float(mu[0]) > 1e-4 * float(mu[-1]):
             sigma = mu.sqrt()
             return Modes(self.S, V / sigma, sigma, V, V[:, :0])
         Q, R = torch.linalg.qr(self.S)
-        U, sigma, Vt = torch.linalg.svd(R.to(self.G), full_matrices=True)
+        U, sigma, Vt = torch.linalg.svd(R.to(self.SS), full_matrices=True)
         keep = sigma > rounding(self.S.dtype, len(self)) * sigma[0]
         p = int(keep.sum())
         return Modes(Q, U[:, :p], sigma[:p], Vt[:p].mT, Vt[p:].mT)

@@ -44,7 +44,7 @@ class SymmetricPosterior(Posterior):
     def _check_symmetric(self) -> None:
         """Exact products of a symmetric matrix have a symmetric SᵀY."""
         obs = self.observations
-        asymmetry = (obs.T - obs.T.mT).abs()
+        asymmetry = (obs.SY - obs.SY.mT).abs()
         size = torch.linalg.vector_norm(obs.Y, dim=0).to(asymmetry)
         bad = asymmetry > 100 * rounding(obs.Y.dtype, len(self)) * (size[:, None] + size)
         if bool(bad.any()):

@@ -234,9 +234,9 @@ def test_batches_of_every_kind():
         ({"in": {"deep": x}}, lambda b: b["in"]["deep"]),
     ):
         source = Hessian(lambda b, pick=pick: (pick(b) @ w).square().mean(), [w], [batch])
-        pieces = list(source.products_over([torch.ones(2, dtype=F64)], 6, 3))
-        assert len(pieces) == 3
-        close(torch.stack([p[0] for p in pieces]).mean(0), 2 * x.mT @ (x @ torch.ones(2, dtype=F64)) / 6, 1e-12)
+        draw = source.fresh_products([torch.ones(2, dtype=F64)], 6, 4)
+        assert draw.products.shape == (4, 1, 2)
+        close(draw.weights @ draw.products[:, 0], 2 * x.mT @ (x @ torch.ones(2, dtype=F64)) / 6, 1e-12)
         assert source.data_points == 6
 
 
@@ -254,7 +254,7 @@ def test_endless_one_shot_and_repeated_iterables():
         dry.gradient()
     reader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=2)
     loader = Hessian(lambda b: loss(b[0]), [w], reader)
-    assert loader.population == 4
+    assert loader.stream.population == 4
     loader.matvec(torch.ones(2))
 
 
@@ -278,7 +278,7 @@ def test_endless_one_shot_and_repeated_iterables():
         (
             lambda w, x: Hessian(lambda b: w.sum(), [w], [x]).matvec(torch.ones(3)),
             ValueError,
-            r"shape \(2,\), got \(3,\)",
+            r"s: expected shape \(2,\)",
         ),
         (lambda w, x: GaussNewton(lambda x: x @ w, None, [w], [x]), TypeError, "callable model and a callable loss"),
         (lambda w, x: GaussNewton(lambda x: x @ w, torch.sum, [w], [x]).gradient(), TypeError, "pairs"),

@@ -20,7 +20,7 @@ from infhess import GaussNewton, Hessian, Products, largest, spectrum, trace
 from infhess.bench import coverage
 from infhess.problems import CURVATURE
 from infhess.problems.curvature import Shuffled
-from infhess.spectrum.student import hall, log_interval, one_sided, skewed_mean, two_sided
+from infhess.spectrum.student import hall, log_interval, skewed_mean, two_sided
 from util import F64, close, randn
 from util import spectrum as matrix_with
 
@@ -45,7 +45,6 @@ def gaussian_source(batch=16, seed=0, values=VALUES, heavy=None):
 def test_student_quantiles_against_scipy(level):
     dof = torch.tensor([1.0, 2.0, 2.7, 7.0, 31.0, 200.0, 1e5], dtype=F64)
     close(two_sided(level, dof), scipy.stats.t.ppf((1 + level) / 2, dof.numpy()), 1e-4)
-    close(one_sided(0.99, dof), scipy.stats.t.ppf(0.99, dof.numpy()), 1e-4)
 
 
 def test_interval_functions_at_their_limits():
@@ -201,7 +200,7 @@ def test_it_ends_with_the_budget_and_says_so():
     found = spectrum(problem.source(32, g), 3, 1e-3, budget=5000, generator=g)
     assert found.stopped == "budget"
     assert spectrum(gaussian_source()[0], 3).stopped == "one round"
-    assert spectrum(gaussian_source()[0], 3, 1e-3).stopped == "budget"
+    assert spectrum(gaussian_source()[0], 3, 1e-2, budget=3000).stopped == "budget"
 
 
 # ---- counts, determinism, forms

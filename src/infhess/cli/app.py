@@ -37,7 +37,7 @@ def remedies() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError) as error:
-        typer.secho(f"infhess: {error}", err=True, fg="red")
+        typer.secho(f"infhess: {' '.join(str(error).split())}", err=True, fg="red")
         raise typer.Exit(2) from error
 
 
@@ -104,9 +104,12 @@ def spectrum(
     rtol: Annotated[
         float | None, typer.Option("--rtol", help="Go on until the 95 % intervals are within ± rtol.")
     ] = None,
-    budget: Annotated[int | None, typer.Option("--budget", min=1, help="The most data points to read.")] = None,
+    budget: Annotated[
+        int | None, typer.Option("--budget", min=1, help="With --rtol: no further round beyond so many data points.")
+    ] = None,
     matrix: Annotated[Matrix, typer.Option("--matrix", help="Which matrix.")] = Matrix.hessian,
     products: Annotated[Way, typer.Option("--products", help="How products are taken.")] = Way.exact,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show errors of your own code whole.")] = False,
     out: Out = Path("runs/spectrum"),
     seed: Seed = 0,
     fresh: Fresh = False,
@@ -121,13 +124,21 @@ def spectrum(
         from infhess._files import atomic
         from infhess.cli import show
         from infhess.experiments import measure, plots
-        from infhess.experiments.rows import RowFile
+        from infhess.experiments.rows import RowFile, set_aside
 
+        plots.require()
+        if RowFile(out).rows and not fresh:
+            raise ValueError(
+                f"{out / 'rows.csv'} holds an earlier result; choose another --out, or keep it aside with --fresh"
+            )
+        try:
+            with show.progress(f"spectrum of {target}"):
+                measured = measure.measure(target, k, rtol, budget, matrix.value, products.value, seed)
+        except measure.UserCodeError as error:
+            raise (error.__cause__ or error) if traceback else error from error.__cause__
+        for name in ("spectrum.json", "spectrum.png"):
+            set_aside(out / name)
         file = RowFile(out, fresh=fresh)
-        if file.rows:
-            raise ValueError(f"{file.path} holds an earlier result; choose another --out, or replace it with --fresh")
-        with show.progress(f"spectrum of {target}"):
-            measured = measure.measure(target, k, rtol, budget, matrix.value, products.value, seed)
         file.add(measured.rows(seed))
         with atomic(out / "spectrum.json") as temporary:
             temporary.write_text(json.dumps(measured.as_dict(), indent=1), encoding="utf-8")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess.curvature.batches import Batch, Stream, joined, points, sliced
+from infhess._checks import as_vectors, generator_on
+from infhess.curvature.batches import Batch, Stream, points, sliced
+from infhess.curvature.batches import points as count_points
+from infhess.curvature.draws import Draw
 from infhess.curvature.flat import Flat
 from infhess.curvature.gauss_newton import GaussNewtonLocal
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
 from infhess.curvature.source import Source
+from infhess.curvature.untouched import Watch
 
 Loss = Callable[..., Tensor]
 
@@ -27,9 +31,13 @@ class BatchSource(Source):
     def __init__(
         self, params: Iterable[Tensor], batches: Iterable[Batch], split: bool, generator: torch.Generator | None
     ) -> None:
+        generator_on(generator)
+        if not isinstance(split, bool):
+            raise TypeError(f"split: expected True or False, got {split!r}")
         self.flat, self.stream, self.split = Flat(params), Stream(batches), split
-        self.size, self.like, self.population = self.flat.size, self.flat.like, self.stream.population()
+        self.size, self.like = self.flat.size, self.flat.like
         self._generator = generator or torch.Generator().manual_seed(0)
+        self._watch = Watch()  # what was seen of the loss so far
 
     @abstractmethod
     def at(self, batch: Batch, seed: int) -> Local:
@@ -48,16 +56,18 @@ class BatchSource(Source):
     def _local(self, batch: Batch) -> Local:
         return self.at(batch, int(torch.randint(2**62, (), generator=self._generator)))
 
-    def matvec(self, s: Tensor) -> Tensor:
+    def matvec(self, s: Any) -> Tensor:
         """The product of the next mini-batch's matrix with a flat vector."""
+        s = self._vector(s)
         return self._product(self._local(self.draw()), s)
 
     def gradient(self) -> Tensor:
         """The gradient of the next mini-batch, flat."""
         return self._local(self.draw()).gradient()
 
-    def product_and_gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
+    def product_and_gradient(self, s: Any) -> tuple[Tensor, Tensor]:
         """Product and gradient of one and the same mini-batch: the gradient comes along with the product."""
+        s = self._vector(s)
         local = self._local(self.draw())
         return self._product(local, s), local.gradient()
 
@@ -67,28 +77,56 @@ class BatchSource(Source):
         g = local.gradient()
         return g, self._product(local, g)
 
-    def products_over(
-        self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1
-    ) -> Iterator[list[Tensor]]:
-        """Products of each vector with `chunks` pieces of fresh data, so many points and batches in all at the least."""
-        for batch in self._pieces(points, chunks, batches):
-            local = self._local(batch)
-            yield [self._product(local, s) for s in vectors]
+    def _vector(self, s: Any) -> Tensor:
+        """A flat vector, checked before anything is read."""
+        v = as_vectors(s, "s", self.size, self.like)
+        if v.ndim != 1:
+            raise ValueError(f"s: expected a vector of shape ({self.size},), got {tuple(v.shape)}")
+        return v
 
     def _product(self, local: Local, s: Tensor) -> Tensor:
+        y = local.product(s)
         self.products += 1
-        return local.product(s.to(self.like))
+        self._watch.random |= local.watch.random
+        self._watch.batch_statistics |= local.watch.batch_statistics
+        return y
 
-    def _pieces(self, wanted: int, chunks: int, batches: int) -> Iterator[Batch]:
-        if not self.split:
-            yield from (self.draw() for _ in range(chunks))
-            return
-        pool: list[Batch] = []
-        read = 0
-        while read < max(wanted, chunks) or (len(pool) < batches and read != self.population):
+    def fresh_products(self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1) -> Draw:
+        """Products of each vector with `chunks` chunks of fresh data, so many points and batches in all at the least.
+
+        A chunk is several batches as they came, or where there are few of them, a part of them joined. Batches whose points
+        share statistics (BatchNorm in training mode) are not cut: half a batch is then another loss.
+        """
+        cut = self.split and not self._watch.batch_statistics
+        groups, unread = self._chunks(points, chunks, batches, cut)
+        sums, sizes = [], []
+        for group in groups:
+            total, read = [torch.zeros(()).to(self.like) for _ in vectors], 0
+            for batch in group:
+                local, n = self._local(batch), count_points(batch)
+                total = [t + n * self._product(local, s) for t, s in zip(total, vectors)]
+                read += n
+            if cut and self._watch.batch_statistics:
+                return self.fresh_products(vectors, points, chunks, batches)
+            sums.append(torch.stack([t / read for t in total]))
+            sizes.append(read)
+        weights = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
+        return Draw(torch.stack(sums), weights, 1.0 if self._watch.random else unread)
+
+    def _chunks(self, wanted: int, chunks: int, batches: int, cut: bool) -> tuple[list[list[Batch]], float]:
+        """Fresh data in chunks, each a list of batches; and 1 − M/n where it was read without replacement."""
+        n = self.stream.population
+        if n is not None and wanted >= n:
+            self.stream.restart()  # a pass of its own: all of the data, each point once
+        pool, started = [self.draw()], self.stream.passes
+        while (read := sum(map(count_points, pool))) != n:
+            if read >= wanted and len(pool) >= batches and (read if cut else len(pool)) >= chunks:
+                break
             pool.append(self.draw())
-            read += points(pool[-1])
-        yield from sliced(joined(pool), chunks)
+        unread = max(0.0, 1 - read / n) if n is not None and self.stream.passes == started else 1.0
+        if len(pool) >= chunks:
+            return [pool[c::chunks] for c in range(chunks)], unread
+        return [[part] for part in (sliced(pool, min(chunks, read)) if cut else pool)], unread
 
 
 class Hessian(BatchSource):

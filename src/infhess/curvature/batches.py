@@ -1,22 +1,25 @@
-"""Batches: any iterable of tensors or nested tuples, lists and dicts of them that share dimension 0."""
+"""Batches: any iterable of tensors or nested tuples, lists and mappings of them that share dimension 0."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 Batch = Any
+_END = object()
 
 
 def tensors(batch: Batch) -> Iterator[Tensor]:
     """The tensors of a batch, depth first."""
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, dict):
+    elif isinstance(batch, Mapping):
         for value in batch.values():
             yield from tensors(value)
     elif isinstance(batch, list | tuple):
@@ -24,17 +27,23 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
             yield from tensors(value)
 
 
-def mapped(f: Callable[[list[Tensor]], Tensor], batches: list[Batch]) -> Batch:
-    """A batch of the same shape, each tensor made by f of those at its place; what is not a tensor is the first's."""
+def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Batch:
+    """A batch of the same shape, each leaf made by f of those at its place.
+
+    Leaves are tensors, and lists of one thing a point that is not a tensor; anything else is the first batch's.
+    """
     first = batches[0]
-    if isinstance(first, Tensor):
+    if isinstance(first, Tensor) or (isinstance(first, list) and len(first) == size and not list(tensors(first))):
         return f(batches)
-    if isinstance(first, dict):
-        return type(first)({key: mapped(f, [b[key] for b in batches]) for key in first})
+    if isinstance(first, Mapping):
+        made: Any = copy.copy(first)
+        for key in first:
+            made[key] = mapped(f, [b[key] for b in batches], size)
+        return made
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(mapped(f, list(parts)) for parts in zip(*batches)))
+        return type(first)(*(mapped(f, list(parts), size) for parts in zip(*batches)))
     if isinstance(first, list | tuple):
-        return type(first)(mapped(f, list(parts)) for parts in zip(*batches))
+        return type(first)(mapped(f, list(parts), size) for parts in zip(*batches))
     return first
 
 
@@ -52,20 +61,35 @@ def points(batch: Batch) -> int:
     return int(size)
 
 
-def joined(batches: list[Batch]) -> Batch:
-    """Several batches as one."""
-    return batches[0] if len(batches) == 1 else mapped(torch.cat, batches)
-
-
-def sliced(batch: Batch, pieces: int) -> list[Batch]:
-    """A batch in `pieces` parts whose sizes differ by one at the most."""
-    n = points(batch)
+def sliced(batches: list[Batch], pieces: int) -> list[Batch]:
+    """Several batches joined and cut in `pieces` parts whose sizes differ by one at the most."""
+    whole = batches[0] if len(batches) == 1 else mapped(_joined, batches, points(batches[0]))
+    n = points(whole)
     cuts = [n * i // pieces for i in range(pieces + 1)]
-    return [mapped(lambda ts, part=slice(a, b): ts[0][part], [batch]) for a, b in pairwise(cuts)]  # type: ignore[misc]
+    return [mapped(lambda ts, part=slice(a, b): ts[0][part], [whole], n) for a, b in pairwise(cuts)]  # type: ignore[misc]
+
+
+def _joined(parts: list[Any]) -> Any:
+    if not isinstance(parts[0], Tensor):
+        return [item for part in parts for item in part]
+    try:
+        return torch.cat(parts)
+    except RuntimeError as error:
+        shapes = [tuple(p.shape) for p in parts]
+        raise ValueError(
+            f"batches: expected tensors that differ in dimension 0 alone, got {shapes}; pass split=False for batches that "
+            "cannot be joined, and [(x, y)] for a single batch"
+        ) from error
 
 
 class Stream:
-    """The next batch, and the next: an iterable that can be iterated again is, a one-shot iterator may run dry."""
+    """The next batch, and the next: an iterable that can be iterated again is, a one-shot iterator may run dry.
+
+    Attributes:
+        population: the data points of a pass, where each is known to come once a pass; else None.
+        passes: how often the iterable was started.
+
+    """
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
@@ -73,32 +97,45 @@ class Stream:
                 f"batches: expected an iterable of batches, such as a DataLoader or a list, got {type(batches).__name__}"
             )
         self._batches = batches
-        self._iterator = iter(batches)
-        self._again = self._iterator is not batches
+        self._iterator: Iterator[Batch] | None = None
+        self._one_shot = isinstance(batches, Iterator)
+        self.population = None if self._one_shot else population(batches)
+        self.passes = 0
+
+    def restart(self) -> None:
+        """Begin a new pass with the next batch, where that is possible."""
+        if not self._one_shot:
+            self._iterator = None
 
     def next(self) -> Batch:
         """The next batch; the first one again after the last, where that is possible."""
-        batch = next(self._iterator, None)
-        if batch is None and self._again:
+        batch = next(self._iterator, _END) if self._iterator is not None else _END
+        if batch is _END and (self._iterator is None or not self._one_shot):
             self._iterator = iter(self._batches)
-            batch = next(self._iterator, None)
-            if batch is None:
-                raise ValueError("batches: expected at least one batch, got an empty iterable")
-        if batch is None:
+            self.passes += 1
+            batch = next(self._iterator, _END)
+            if batch is _END and not self._one_shot:
+                raise ValueError("batches: expected at least one batch, got an empty iterable, or one that has run dry")
+        if batch is _END:
             raise ValueError(
                 "batches: the iterator has run dry; pass something that can be iterated again (a DataLoader, a list), "
                 "or an iterator with more batches"
             )
         return batch
 
-    def population(self) -> int | None:
-        """The number of data points there are in all, where it can be known without reading them."""
-        dataset = getattr(self._batches, "dataset", None)
-        if dataset is not None and hasattr(dataset, "__len__"):
-            return len(dataset)
-        if isinstance(self._batches, list | tuple):
-            return sum(points(batch) for batch in self._batches)
-        return None
+
+def population(batches: Iterable[Batch]) -> int | None:
+    """The data points that a pass reads, each once; None where that cannot be known without reading them."""
+    if isinstance(batches, DataLoader):
+        sampler = batches.sampler
+        once = isinstance(sampler, SequentialSampler) or (
+            isinstance(sampler, RandomSampler) and not sampler.replacement
+        )
+        return len(sampler) if once and batches.batch_size is not None else None  # type: ignore[arg-type]
+    if isinstance(batches, list | tuple):
+        return sum(points(batch) for batch in batches)
+    known = getattr(batches, "population", None)
+    return known if isinstance(known, int) else None
 
 
 def _described(batch: Batch) -> str:

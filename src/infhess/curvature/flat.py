@@ -16,19 +16,27 @@ class Flat:
     """
 
     def __init__(self, params: Iterable[Tensor]) -> None:
+        if not isinstance(params, Iterable) or isinstance(params, torch.nn.Module):
+            raise TypeError(f"params: expected tensors, such as model.parameters(), got {type(params).__name__}")
         self.params = [params] if isinstance(params, Tensor) else list(params)
         for p in self.params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"params: expected tensors, such as model.parameters(), got {type(p).__name__}")
             if not p.is_floating_point():
                 raise TypeError(f"params: expected real floating-point parameters, got {p.dtype}")
-        if not self.params or not any(p.requires_grad for p in self.params):
+        if len({id(p) for p in self.params}) < len(self.params):
+            raise ValueError("params: expected each parameter once, got one of them twice; name shared parameters once")
+        if not any(p.numel() for p in self.live):
             raise ValueError("params: expected at least one parameter that requires a gradient, got none")
-        self.live = [p for p in self.params if p.requires_grad]
         self.sizes = [p.numel() for p in self.params]
         self.size = sum(self.sizes)
         self.device = self.params[0].device
         self.dtype = reduce(torch.promote_types, (p.dtype for p in self.params), torch.float32)
+
+    @property
+    def live(self) -> list[Tensor]:
+        """The parameters that require a gradient now."""
+        return [p for p in self.params if p.requires_grad]
 
     @property
     def like(self) -> Tensor:
@@ -39,7 +47,7 @@ class Flat:
         """One vector from tensors for the live parameters; frozen ones get zeros."""
         given = iter(values)
         parts = [next(given) if p.requires_grad else torch.zeros_like(p) for p in self.params]
-        return torch.cat([v.detach().reshape(-1).to(self.device, self.dtype) for v in parts])
+        return torch.cat([_dense(v.detach()).reshape(-1).to(self.device, self.dtype) for v in parts])
 
     def unpack(self, vector: Tensor) -> list[Tensor]:
         """Tensors for the live parameters, in their shapes, dtypes and places."""
@@ -47,3 +55,8 @@ class Flat:
             raise ValueError(f"expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
         parts = zip(self.params, torch.split(vector, self.sizes))
         return [v.reshape(p.shape).to(p.device, p.dtype) for p, v in parts if p.requires_grad]
+
+
+def _dense(v: Tensor) -> Tensor:
+    """A sparse gradient, as of an embedding, in full."""
+    return v.to_dense() if v.is_sparse else v

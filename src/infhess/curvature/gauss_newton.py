@@ -10,7 +10,7 @@ from torch import Tensor
 
 from infhess.curvature.flat import Flat
 from infhess.curvature.local import Local, derivative, scalar
-from infhess.curvature.untouched import untouched
+from infhess.curvature.untouched import TwiceDifferentiable, untouched
 
 
 class GaussNewtonLocal(Local):
@@ -21,8 +21,9 @@ class GaussNewtonLocal(Local):
     ) -> None:
         self.flat, self.seed = flat, seed
         inputs, targets = pair(batch)
-        with untouched(flat.live, seed):
-            self.outputs = one_tensor(model(inputs))
+        with untouched(flat.live, seed) as self.watch:
+            with TwiceDifferentiable():
+                self.outputs = one_tensor(model(inputs))
             self.dummy = torch.zeros_like(self.outputs, requires_grad=True)
             self.pulled = derivative([self.outputs], flat.live, [self.dummy], create_graph=True)
             self.leaf = self.outputs.detach().requires_grad_()
@@ -44,7 +45,8 @@ class GaussNewtonLocal(Local):
 def pair(batch: Any) -> tuple[Any, Any]:
     """(inputs, targets) of a batch."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
-        raise TypeError(f"batch: GaussNewton expects pairs (inputs, targets), got {type(batch).__name__}")
+        shown = f"a {type(batch).__name__} of {len(batch)}" if isinstance(batch, list | tuple) else type(batch).__name__
+        raise TypeError(f"batch: GaussNewton expects pairs (inputs, targets), got {shown}")
     return batch[0], batch[1]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.flat import Flat
-from infhess.curvature.untouched import untouched
+from infhess.curvature.untouched import TwiceDifferentiable, Watch, untouched
 
 
 class DoubleBackwardError(ValueError):
@@ -22,6 +22,7 @@ class Local(ABC):
 
     flat: Flat
     seed: int
+    watch: Watch
 
     @abstractmethod
     def gradient(self) -> Tensor:
@@ -30,6 +31,16 @@ class Local(ABC):
     @abstractmethod
     def product(self, s: Tensor) -> Tensor:
         """The product with a flat vector."""
+
+
+REMEDIES = {
+    "Checkpointing is not compatible": "pass use_reentrant=False to checkpoint",
+    "double backward": 'use products="difference" with Hessian',
+    "is not implemented": 'use products="difference" with Hessian',
+    "not differentiable": 'use products="difference" with Hessian',
+    "sparse": 'use products="difference" with Hessian, or sparse=False in the embedding',
+    "Inference tensors": "leave torch.inference_mode(); no_grad() is no obstacle",
+}
 
 
 def derivative(
@@ -45,16 +56,12 @@ def derivative(
             [outputs[i] for i in live], inputs, along, allow_unused=True, materialize_grads=True, **options
         )
     except RuntimeError as error:
-        if not any(sign in str(error) for sign in NO_DOUBLE_BACKWARD):
+        remedy = next((r for sign, r in REMEDIES.items() if sign in str(error)), None)
+        if remedy is None:
             raise
         reason = str(error).splitlines()[0][:120]
-        raise DoubleBackwardError(
-            f'this loss has no double backward ({reason}); use products="difference", or for a compiled model its _orig_mod'
-        ) from error
+        raise DoubleBackwardError(f"this loss cannot be differentiated so ({reason}); {remedy}") from error
     return list(gradients)
-
-
-NO_DOUBLE_BACKWARD = ("double backward", "not implemented", "does not require grad", "not differentiable")
 
 
 class HessianLocal(Local):
@@ -62,8 +69,9 @@ class HessianLocal(Local):
 
     def __init__(self, loss: Callable[[Any], Tensor], batch: Any, flat: Flat, seed: int) -> None:
         self.flat, self.seed = flat, seed
-        with untouched(flat.live, seed):
-            value = scalar(loss(batch))
+        with untouched(flat.live, seed) as self.watch:
+            with TwiceDifferentiable():
+                value = scalar(loss(batch))
             self.gradients = derivative([value], flat.live, None, create_graph=True)
 
     def gradient(self) -> Tensor:
@@ -84,12 +92,15 @@ class DifferenceLocal(Local):
     """
 
     def __init__(self, loss: Callable[[Any], Tensor], batch: Any, flat: Flat, seed: int) -> None:
-        self.loss, self.batch, self.flat, self.seed = loss, batch, flat, seed
+        self.loss, self.batch, self.flat, self.seed, self.watch = loss, batch, flat, seed, Watch()
 
     def gradient(self) -> Tensor:
         """The gradient of the loss, flat."""
-        with untouched(self.flat.live, self.seed):
-            return self.flat.pack(derivative([scalar(self.loss(self.batch))], self.flat.live, None))
+        with untouched(self.flat.live, self.seed) as watch:
+            value = scalar(self.loss(self.batch))
+            gradient = self.flat.pack(derivative([value], self.flat.live, None))
+        self.watch = watch
+        return gradient
 
     def product(self, s: Tensor) -> Tensor:
         """H s, approximately."""
@@ -116,10 +127,16 @@ class DifferenceLocal(Local):
 
 
 def scalar(value: Any) -> Tensor:
-    """The loss as a scalar tensor that depends on something."""
+    """The loss as a finite scalar tensor that depends on something."""
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
         shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"loss: expected a scalar tensor for a batch, got {shown}; return the mean loss of the batch")
     if not value.requires_grad:
-        raise ValueError("loss: it does not depend on any parameter; does it detach, or run under no_grad?")
+        raise ValueError(
+            "loss: it does not depend on any parameter; does it detach, or run under no_grad or inference_mode?"
+        )
+    if not bool(torch.isfinite(value.detach())):
+        raise ValueError(
+            f"loss: expected a finite number for a batch, got {float(value.detach())}; curvature is not defined there"
+        )
     return value.reshape(())

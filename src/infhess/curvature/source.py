@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from infhess._checks import as_real, as_vectors, count
+from infhess.curvature.draws import Draw, even
 from infhess.posterior.base import normal
 
 
@@ -27,7 +28,7 @@ class Source(ABC):
     like: Tensor  # an empty tensor with the dtype and the device of the vectors
     products: int = 0
     data_points: int = 0
-    population: int | None = None  # the data points there are in all, where known
+    _points: int = 0  # data points a call, where known
 
     @abstractmethod
     def matvec(self, s: Tensor) -> Tensor:
@@ -46,12 +47,17 @@ class Source(ABC):
         g = self.gradient()
         return g, self.matvec(g)
 
-    def products_over(
-        self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1
-    ) -> Iterator[list[Tensor]]:
-        """Products of each vector with `chunks` fresh draws of the noise; a list a draw."""
-        for _ in range(chunks):
-            yield [self.matvec(s) for s in vectors]
+    def fresh_products(self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1) -> Draw:
+        """Products of each vector with `chunks` chunks of fresh data, so many points and batches in all at the least."""
+        repeats = max(1, round(points / (chunks * (self._points or POINTS_OF_A_CALL))))
+        sums = [[self.matvec(s) for s in vectors] for _ in range(chunks)]
+        for _ in range(repeats - 1):
+            sums = [[total + self.matvec(s) for total, s in zip(ts, vectors)] for ts in sums]
+        return even([[total / repeats for total in ts] for ts in sums])
+
+
+# What a call of a source that reads no data, or does not say how much, counts as: 128 points are then one call a chunk.
+POINTS_OF_A_CALL = 16
 
 
 class Products(Source):
@@ -118,7 +124,7 @@ class Products(Source):
             return self._matvec(s.to(self._takes))
         try:
             return self._matvec(s)
-        except (TypeError, RuntimeError):
+        except TypeError:
             # A callable that was written for NumPy: nothing said so before.
             y = self._matvec(s.detach().cpu().numpy().copy())
             self._takes = "numpy"

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ from infhess.spectrum import Spectrum, spectrum
 
 EXPERIMENT = "spectrum"
 FORMS = "(loss, params, batches) with loss(batch), or (model, loss, batches) with loss(outputs, targets)"
+
+
+class UserCodeError(ValueError):
+    """Something went wrong in the user's function, loss or data."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,16 @@ def measure(
     target: str, k: int, rtol: float | None, budget: int | None, matrix: str, products: str, seed: int
 ) -> Measured:
     """Load MODULE:FUNCTION, call it, and take the spectrum of what it returns."""
-    source = source_of(load(target)(), matrix, products, seed)
-    start = time.perf_counter()
-    found = spectrum(source, min(k, source.size), rtol, budget=budget, generator=torch.Generator().manual_seed(seed))
+    function, start = load(target), time.perf_counter()
+    try:
+        source = source_of(function(), matrix, products, seed)
+        found = spectrum(source, k, rtol, budget=budget, generator=torch.Generator().manual_seed(seed))
+    except (Exception, SystemExit) as error:
+        reason = str(error).strip().splitlines()
+        where = "" if isinstance(error, ValueError | TypeError) else f" failed with {type(error).__name__}"
+        raise UserCodeError(
+            f"{target}{where}: {reason[0] if reason else 'no message'}; see it whole with --traceback"
+        ) from error
     low, high = found.interval(0.95)
     return Measured(target, found, low.tolist(), high.tolist(), time.perf_counter() - start)
 
@@ -90,35 +101,54 @@ def load(target: str) -> Any:
 
 
 def _module(name: str) -> Any:
+    path = Path(name)
     if name.endswith(".py"):
-        if not Path(name).is_file():
+        if not path.is_file():
             raise ValueError(f"{name}: there is no such file")
-        spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        sys.path.insert(0, str(path.parent.resolve()))
+        spec = importlib.util.spec_from_file_location(path.stem, name)
+        if spec is None or spec.loader is None:
+            raise ValueError(f"{name}: expected a Python file")
+        module, loader = importlib.util.module_from_spec(spec), spec.loader
+        sys.modules[path.stem] = module
+        _run(lambda: loader.exec_module(module), name)
         return module
     sys.path.insert(0, str(Path.cwd()))
+    return _run(lambda: importlib.import_module(name), name)
+
+
+def _run(load: Callable[[], Any], name: str) -> Any:
+    """Import, and say in a line what went wrong."""
     try:
-        return importlib.import_module(name)
+        return load()
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"no module named {error.name} from here; give the path of a file instead, as file.py:function"
+            f"no module named {error.name} from here; give the path of a file, as file.py:function"
+        ) from error
+    except Exception as error:
+        raise UserCodeError(
+            f"{name} cannot be imported: {type(error).__name__}: {str(error).splitlines()[0]}"
         ) from error
 
 
 def source_of(returned: Any, matrix: str, products: str, seed: int) -> BatchSource:
     """The Hessian or Gauss–Newton matrix of what the user's function returned."""
     if not isinstance(returned, tuple | list) or len(returned) != 3:
-        raise TypeError(f"the function must return {FORMS}; it returned {type(returned).__name__}")
+        shown = f"{len(returned)} things" if isinstance(returned, tuple | list) else type(returned).__name__
+        raise TypeError(f"the function must return {FORMS}; it returned {shown}")
     first, second, batches = returned
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(first, nn.Module):
-        params = [p for p in first.parameters() if p.requires_grad]
+    if not callable(second):
         if matrix == "gauss-newton":
-            return GaussNewton(first, second, params, batches, generator=generator)
-        return Hessian(lambda b: second(first(b[0]), b[1]), params, batches, products=products, generator=generator)
+            raise ValueError("--matrix gauss-newton needs a function that returns (model, loss, batches)")
+        return Hessian(first, second, batches, products=products, generator=generator)
+    if not isinstance(first, nn.Module):
+        raise TypeError(
+            f"the function must return {FORMS}, with a torch.nn.Module as the model; it returned two functions"
+        )
+    params = [p for p in first.parameters() if p.requires_grad]
     if matrix == "gauss-newton":
-        raise ValueError("--matrix gauss-newton needs a function that returns (model, loss, batches)")
-    return Hessian(first, second, batches, products=products, generator=generator)
+        if products != "exact":
+            raise ValueError("--products difference is for the Hessian; leave it out with --matrix gauss-newton")
+        return GaussNewton(first, second, params, batches, generator=generator)
+    return Hessian(lambda b: second(first(b[0]), b[1]), params, batches, products=products, generator=generator)

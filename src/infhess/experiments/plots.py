@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,17 @@ from infhess.experiments.rows import Row, curves
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 
 
+def require() -> None:
+    """An error that names the remedy where figures cannot be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("figures need matplotlib; install it with: pip install 'infhess[experiments]'")
+
+
 def figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Any, Any]:
     """A figure and its axes in the house style; needs matplotlib."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ValueError("figures need matplotlib; install it with: pip install 'infhess[experiments]'") from error
+    require()
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ class RowFile:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder}: expected a folder for rows and figures, got a file; choose another --out")
         folder.mkdir(parents=True, exist_ok=True)
-        if fresh and self.path.exists():
-            self.path.rename(_free_name(self.path))
+        if fresh:
+            set_aside(self.path)
         self.rows = list(self._read())
         others = {row.seed for row in self.rows} - {seed}
         if seed is not None and others:
@@ -83,8 +84,10 @@ class RowFile:
             writer.writerows(asdict(row) for row in self.rows)
 
 
-def _free_name(path: Path) -> Path:
-    return next(p for i in range(1, 10**6) if not (p := path.with_name(f"{path.stem}.{i}{path.suffix}")).exists())
+def set_aside(path: Path) -> None:
+    """Give a file that is there another name: rows.csv becomes rows.1.csv."""
+    if path.exists():
+        path.rename(next(p for i in count(1) if not (p := path.with_name(f"{path.stem}.{i}{path.suffix}")).exists()))
 
 
 def _row(record: dict[str, str]) -> Row:

@@ -21,7 +21,7 @@ class Shuffled:
     """Batches without replacement, an epoch after the other, as a DataLoader with shuffling gives them."""
 
     def __init__(self, dataset: tuple[Tensor, Tensor], size: int, generator: torch.Generator) -> None:
-        self.dataset, self.size, self.generator = range(len(dataset[0])), size, generator
+        self.population, self.size, self.generator = len(dataset[0]), size, generator
         self._data = dataset
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess._checks import count
+from infhess._checks import count, generator_on
 from infhess.curvature import as_source
 from infhess.posterior.base import normal
-from infhess.spectrum.student import one_sided, probability, skewed_mean
+from infhess.spectrum.student import probability, skewed_mean
 
 
 @dataclass(frozen=True)
@@ -35,22 +36,23 @@ class Estimate:
         return self._upper(probability(level))
 
 
-def sample_estimate(x: Tensor, share: float, products: int, data_points: int) -> Estimate:
+def sample_estimate(x: Tensor, products: int, data_points: int) -> Estimate:
     """The mean of independent values, as an estimate."""
-    se = float(x.std()) * (max(0.0, 1 - share) / len(x)) ** 0.5
 
     def interval(level: float) -> tuple[float, float]:
-        low, high = skewed_mean(x[:, None], level, share)
+        low, high = skewed_mean(x[:, None], level)
         return float(low), float(high)
 
     def upper(level: float) -> float:
-        return interval(2 * level - 1)[1] if level > 0.5 else float(x.mean()) - se * float(_t(1 - level, len(x)))
+        return interval(abs(2 * level - 1))[1 if level >= 0.5 else 0] if level != 0.5 else float(x.mean())
 
-    return Estimate(float(x.mean()), se, products, data_points, interval, upper)
+    return Estimate(float(x.mean()), float(x.std()) / len(x) ** 0.5, products, data_points, interval, upper)
 
 
-def _t(level: float, J: int) -> Tensor:
-    return one_sided(level, torch.tensor(J - 1.0))
+def full_precision(source: Any) -> AbstractContextManager[object]:
+    """No autocast around our own algebra; a loss that wants it turns it on inside."""
+    device = getattr(getattr(source, "like", None), "device", torch.device("cpu"))
+    return torch.autocast(device.type, enabled=False)
 
 
 def trace(source: Any, *, probes: int = 36, generator: torch.Generator | None = None) -> Estimate:
@@ -65,11 +67,14 @@ def trace(source: Any, *, probes: int = 36, generator: torch.Generator | None = 
     if probes < 4:
         raise ValueError(f"probes: expected 4 or more for an error bar, got {probes}")
     products, data_points = source.products, source.data_points
-    values = []
-    for _ in range(probes):
-        z = normal(source.size, like=source.like, generator=generator).sign()
-        values.append((z @ source.matvec(z)).to(torch.float64))
-    x = torch.stack(values)
+    generator_on(generator)
+    generator = generator or torch.Generator().manual_seed(0)
+    with full_precision(source):
+        values = []
+        for _ in range(probes):
+            z = normal(source.size, like=source.like, generator=generator).sign()
+            values.append((z @ source.matvec(z)).to(torch.float64))
+        x = torch.stack(values)
     if not bool(torch.isfinite(x).all()):
         raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
-    return sample_estimate(x, 0.0, source.products - products, source.data_points - data_points)
+    return sample_estimate(x, source.products - products, source.data_points - data_points)

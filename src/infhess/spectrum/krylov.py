@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from infhess._checks import finite
 from infhess.curvature import Source
 
 # Chunks of fresh data a direction: their spread is the noise. Fewer than 4 do not give intervals that hold.
@@ -14,10 +15,10 @@ FULL_PRECISION = 2**28
 
 
 class Krylov:
-    """q₁ random; q_{j+1} the mean product of q_j over C chunks of fresh data, made orthogonal to those before.
+    """q₁ given; q_{j+1} the mean product of q_j over C chunks of fresh data, made orthogonal to those before.
 
     T^c_ij = q_iᵀ y_j^c in double precision; what of it comes after the fact (i > j) needs the deviations y_j^c − ȳ_j,
-    which are kept.
+    which are kept. weights[j] is the share of each chunk in the points of direction j, unread[j] its 1 − M/n.
     """
 
     def __init__(self, start: Tensor, most: int) -> None:
@@ -27,6 +28,8 @@ class Krylov:
         self._storage = start.dtype if small else torch.bfloat16
         self._deviations: list[Tensor] = []
         self.T = torch.zeros(CHUNKS, most, most, dtype=torch.float64, device=start.device)
+        self.weights = torch.zeros(most, CHUNKS, dtype=torch.float64, device=start.device)
+        self.unread = torch.ones(most, dtype=torch.float64, device=start.device)
         self.beta = 0.0  # |ȳ_p − QQᵀȳ_p| of the newest direction
         self.residual = 0.0  # its square with the noise taken off
         self.points: list[int] = []
@@ -39,19 +42,22 @@ class Krylov:
         """Directions there is room for."""
         return len(self.Q) - 1
 
-    def look(self, source: Source, wanted: int, batches: int) -> bool:
-        """Products of the newest direction with fresh data; False where no new direction comes out of them."""
+    def look(self, source: Source, points: int, batches: int) -> bool:
+        """Products of the newest direction with fresh data; False where there is no room for a further direction."""
         j, before = len(self), source.data_points
-        enough = min(wanted, source.population or wanted)
-        Y = torch.stack([y for (y,) in source.products_over([self.Q[j]], enough, CHUNKS, batches)])
-        if not bool(torch.isfinite(torch.linalg.vector_norm(Y, dim=1)).all()):
+        draw = source.fresh_products([self.Q[j]], points, CHUNKS, batches)
+        Y, w = draw.products[:, 0], draw.weights.to(self.weights)
+        if not bool(finite(Y.mT).all()):
             raise ValueError(f"product {j} holds NaN or infinity; is the loss finite at these parameters?")
+        C = len(w)  # fewer than CHUNKS where all of the data is fewer points
+        self.weights[j, :C], self.unread[j] = w, draw.unread
         self.points.append(source.data_points - before)
-        mean = Y.mean(0)
-        Y -= mean
-        self._deviations.append(Y.to(self._storage))
-        self._border(j, mean, Y)
-        return self._next(j, mean, Y)
+        mean = w.to(Y) @ Y
+        deviation = torch.zeros(CHUNKS, len(mean)).to(Y)
+        deviation[:C] = Y - mean
+        self._deviations.append(deviation.to(self._storage))
+        self._border(j, mean, deviation)
+        return self._next(j, mean, deviation, w)
 
     def _border(self, j: int, mean: Tensor, deviation: Tensor) -> None:
         """Column j of every T^c, and row j for the products before it."""
@@ -62,15 +68,30 @@ class Krylov:
         if j:  # the mean product of direction j−1 lies in the span up to q_j, at the height β along it
             self.T[:, j, j - 1] += self.beta
 
-    def _next(self, j: int, mean: Tensor, deviation: Tensor) -> bool:
-        Q = self.Q[: j + 1]
-        length = float(torch.linalg.vector_norm(mean))
-        rest = mean - Q.mT @ (Q @ mean)
-        rest = rest - Q.mT @ (Q @ rest)
+    def _next(self, j: int, mean: Tensor, deviation: Tensor, w: Tensor) -> bool:
+        Q, eps = self.Q[: j + 1], torch.finfo(mean.dtype).eps
+        rest = self._off(mean, j)
         self.beta = float(torch.linalg.vector_norm(rest))
-        noise = deviation.square().sum() - (deviation @ Q.mT).square().sum()
-        self.residual = self.beta**2 - float(noise) / (CHUNKS * (CHUNKS - 1))
-        if j + 1 >= min(self.most, len(mean)) or self.beta <= 1e2 * torch.finfo(mean.dtype).eps * length:
+        outside = deviation.square().sum(1) - (deviation @ Q.mT).square().sum(1)
+        self.residual = self.beta**2 - float(mean_variance(outside.to(self.T)[: len(w)], w))
+        if j + 1 >= min(self.most, len(mean)):
             return False
-        self.Q[j + 1] = rest / self.beta
+        if self.beta <= 1e2 * eps * float(torch.linalg.vector_norm(mean)):
+            # The space is invariant: go on from a random direction outside of it, or eigenvalues would be missed.
+            self.beta = self.residual = 0.0
+            fresh = torch.randn(len(mean), generator=torch.Generator().manual_seed(7919 * (j + 1)), dtype=torch.float64)
+            rest = self._off(fresh.to(mean), j)
+        self.Q[j + 1] = rest / torch.linalg.vector_norm(rest)
         return True
+
+    def _off(self, v: Tensor, j: int) -> Tensor:
+        """v made orthogonal to the directions up to j; twice is enough."""
+        Q = self.Q[: j + 1]
+        v = v - Q.mT @ (Q @ v)
+        return v - Q.mT @ (Q @ v)
+
+
+def mean_variance(squares: Tensor, w: Tensor) -> Tensor:
+    """The variance of a weighted mean, from squared deviations along the last dimension but for w's: Σ w_c² d_c² · C/(C−1)."""
+    C = len(w)
+    return (squares * w.square()).sum(-1) * C / max(C - 1, 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from infhess.spectrum.krylov import CHUNKS, Krylov
-from infhess.spectrum.student import log_interval, one_sided, two_sided
+from infhess.spectrum.student import log_interval, two_sided
 
 # An eigenvalue stands out from noise if its Ritz value is less than this many standard errors above its unbiased part.
 RESOLVED = 2.0
@@ -16,7 +16,10 @@ RESOLVED = 2.0
 
 @dataclass(frozen=True)
 class Ritz:
-    """θ (p,) descending, weights w (p, p), and for each: standard error, degrees of freedom, truncation, causal estimate."""
+    """θ (p,) descending, weights w (p, p), and for each: standard error, degrees of freedom, truncation, causal estimate.
+
+    `rounding` is the error that arithmetic leaves in a value, whatever the data.
+    """
 
     values: Tensor
     weights: Tensor
@@ -25,15 +28,16 @@ class Ritz:
     truncation: Tensor
     causal: Tensor
     causal_se: Tensor
+    rounding: float
 
     @property
     def resolved(self) -> Tensor:
         """Which values stand out from noise."""
-        return self.values - self.causal <= RESOLVED * self.se
+        return self.values - self.causal <= RESOLVED * self.se + 10 * self.rounding
 
     def converged(self, k: int) -> bool:
         """Whether the top k values would hardly move with more directions."""
-        small = torch.maximum(0.1 * self.se, 0.002 * self.values.abs())
+        small = torch.maximum(0.1 * self.se, 0.002 * self.values.abs()) + self.rounding
         return bool((self.truncation <= small)[:k].all())
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
@@ -41,36 +45,54 @@ class Ritz:
         t = two_sided(level, self.dof)
         low, high = log_interval(self.values, t * self.se)
         down = torch.minimum(low, self.causal - t * self.causal_se)
-        return torch.where(self.resolved, low, down), high + self.truncation
+        return torch.where(self.resolved, low, down) - self.rounding, high + self.truncation + self.rounding
 
     def upper(self, level: float) -> Tensor:
         """One-sided upper bounds."""
-        return log_interval(self.values, one_sided(level, self.dof) * self.se)[1] + self.truncation
+        low, high = log_interval(self.values, two_sided(abs(2 * level - 1), self.dof) * self.se)
+        return (high if level >= 0.5 else low) + self.truncation + self.rounding
 
 
-def ritz(krylov: Krylov, population: int | None) -> Ritz:
+def ritz(krylov: Krylov) -> Ritz:
     """Eigenpairs of the symmetric part of the mean of T^c, and their errors without a model of the noise.
 
-    Direction j contributes x^c_ij = w_ij u_iᵀ y_j^c to θ_i, from data of its own: se_i² = Σ_j Var_c(x^c_ij)/C, with
+    Direction j contributes x^c_ij = w_ij u_iᵀ y_j^c to θ_i, from data of its own: se_i² = Σ_j Var(mean_c x^c_ij), with
     Satterthwaite's degrees of freedom. The upper triangle of T is causal: q_a was chosen before the data of y_j (a ≤ j)
     was read, so that its part of θ_i is unbiased, while the lower one was selected by the noise.
     """
     p = len(krylov)
-    T = krylov.T[:, :p, :p]
-    mean = T.mean(0)
+    T, share = krylov.T[:, :p, :p], krylov.weights[:p]
+    mean = torch.einsum("jc,caj->aj", share, T)
     values, w = torch.linalg.eigh((mean + mean.mT) / 2)
     values, w = values.flip(0), w.flip(1)
-    share = torch.tensor([_unread(m, population) for m in krylov.points], dtype=T.dtype, device=T.device)
     whole = torch.einsum("ji,ai,caj->cij", w, w, T)
-    variances = whole.var(0) / CHUNKS * share
-    se = variances.sum(1).sqrt()
-    dof = variances.sum(1).square() / (variances.square() / (CHUNKS - 1)).sum(1).clamp(min=torch.finfo(T.dtype).tiny)
-    dof = torch.where(se > 0, dof.clamp(min=2.0), float(CHUNKS - 1))
     causal = 2 * torch.einsum("ji,ai,caj->cij", w, w, T.triu(1)) + torch.einsum("ji,cjj->cij", w.square(), T)
+    variances, (causal_mean, causal_variances) = _variances(whole, krylov)[1], _variances(causal, krylov)
+    total = variances.sum(1)
+    dof = total.square() / (variances.square() / (CHUNKS - 1)).sum(1).clamp(min=torch.finfo(T.dtype).tiny)
+    dof = torch.where(total > 0, dof.clamp(min=2.0), float(CHUNKS - 1))
+    se = total.sqrt()
+    rounding = 4 * torch.finfo(krylov.Q.dtype).eps * float(values.abs().max())
     return Ritz(
-        values, w, se, dof, _truncation(krylov, values, w, se),
-        causal.mean(0).sum(1), (causal.var(0) / CHUNKS * share).sum(1).sqrt(),
-    )  # fmt: skip
+        values,
+        w,
+        se,
+        dof,
+        _truncation(krylov, values, w, se),
+        causal_mean.sum(1),
+        causal_variances.sum(1).sqrt(),
+        rounding,
+    )
+
+
+def _variances(x: Tensor, krylov: Krylov) -> tuple[Tensor, Tensor]:
+    """The weighted mean of x^c_ij (C, i, j) over chunks, and the variance of that mean."""
+    p = len(krylov)
+    share = krylov.weights[:p].mT[:, None, :]  # (C, 1, j)
+    mean = (share * x).sum(0)
+    C = (krylov.weights[:p] > 0).sum(1)
+    spread = (share.square() * (x - mean).square()).sum(0) * C / (C - 1).clamp(min=1)
+    return mean, spread * krylov.unread[:p]
 
 
 def _truncation(krylov: Krylov, values: Tensor, w: Tensor, se: Tensor) -> Tensor:
@@ -78,8 +100,3 @@ def _truncation(krylov: Krylov, values: Tensor, w: Tensor, se: Tensor) -> Tensor
     following = torch.cat([values[1:], values[-1:] - values[:1].abs()])
     gap = torch.stack([values - following, 0.05 * values.abs(), 2 * se]).amax(0)
     return w[-1].square() * max(krylov.residual, 0.0) / gap.clamp(min=torch.finfo(gap.dtype).tiny)
-
-
-def _unread(points: int, population: int | None) -> float:
-    """1 − M/n, the factor of a finite population; 1 where it is not known."""
-    return 1.0 if not population or not points else max(0.0, 1.0 - points / population)

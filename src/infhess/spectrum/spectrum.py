@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import count, finite_number
+from infhess._checks import count, finite_number, generator_on
 from infhess.curvature import BatchSource, Source, as_source
 from infhess.posterior.base import normal
 from infhess.spectrum.estimate import Estimate
@@ -19,6 +19,7 @@ from infhess.spectrum.student import probability, skewed_mean
 
 LEAST_POINTS = 128  # a direction; with fewer the spread over chunks is too uncertain
 FRESH_POINTS, FRESH_GROUPS = 256, 32
+BUDGET = 2**20
 
 
 @dataclass(frozen=True)
@@ -74,19 +75,21 @@ class Spectrum:
 
         The data that chose the vectors would flatter them. At least 256 points are read, in 32 groups.
         """
-        source = _fresh(self._source, batches)
-        vectors = list(self.vectors.mT)
-        wanted = min(max(count(points, "points"), FRESH_POINTS), source.population or points)
-        groups = [
-            torch.stack([(u @ y).to(torch.float64) for u, y in zip(vectors, products)])
-            for products in source.products_over(vectors, wanted, FRESH_GROUPS)
-        ]
-        x = torch.stack(groups)
+        source, vectors = _fresh(self._source, batches), list(self.vectors.mT)
+        cost = _Cost(source)
+        draw = source.fresh_products(vectors, max(count(points, "points"), FRESH_POINTS), FRESH_GROUPS)
+        x = torch.einsum("gkn,nk->gk", draw.products, self.vectors).to(torch.float64)
         if not bool(torch.isfinite(x).all()):
             raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
-        share = 0.0 if not source.population else min(1.0, source.data_points / source.population)
-        std = x.std(0) * (max(0.0, 1 - share) / len(x)) ** 0.5
-        return Along(x.mean(0).to(self.values), std.to(self.values), source.products, source.data_points, x, share)
+        x = x * (draw.weights.to(x) * len(x))[:, None]  # groups of unequal size: their mean is that of the points
+        std = x.std(0) * (draw.unread / len(x)) ** 0.5
+        return Along(
+            x.mean(0).to(self.values), std.to(self.values), cost.products, cost.data_points, x, 1 - draw.unread
+        )
+
+    def upper(self, level: float = 0.99) -> Tensor:
+        """Bounds that the eigenvalues do not exceed, each with this probability."""
+        return self._ritz.upper(probability(level))[: len(self.values)].to(self.values)
 
 
 def spectrum(
@@ -107,7 +110,8 @@ def spectrum(
         rtol: go on, with more data a direction, until all 95 % intervals are narrower than ± rtol of their value.
         points: fresh data points a direction, rounded up to whole batches; by default 128, and two batches.
         directions: how many; by default 2k + 6 to 4k + 16, as many as the top k values need.
-        budget: the most data points (for a source without data: products) to start another round with.
+        budget: with `rtol`, no further round where it would read more data points (products, for a source without data)
+            than this in all; a million by default.
         generator: for the random start.
 
     >>> import torch
@@ -135,25 +139,40 @@ def spectrum_rounds(
     k = count(k, "k", source.size)
     if rtol is not None:
         finite_number(rtol, "rtol", least=0.0, strict=True)
-    most = None if budget is None else count(budget, "budget")
-    cost = _Cost(source)
+    most = BUDGET if budget is None else count(budget, "budget")
+    generator_on(generator)
     start = normal(source.size, like=source.like, generator=generator or torch.Generator().manual_seed(0))
-    wanted, number = LEAST_POINTS if points is None else count(points, "points"), 0
-    batches = 2 if points is None else 1
-    least, most_directions = (2 * k + 6, 4 * k + 16) if directions is None else (count(directions, "directions"),) * 2
+    data = (LEAST_POINTS, 2) if points is None else (count(points, "points"), 1)
+    span = (2 * k + 6, 4 * k + 16) if directions is None else (count(directions, "directions"),) * 2
+    if span[1] < k:
+        raise ValueError(f"directions: expected at least k = {k}, got {directions}")
+    return _rounds(source, k, rtol, most, data, span, start)
+
+
+def _rounds(
+    source: Source, k: int, rtol: float | None, budget: int, data: tuple[int, int], span: tuple[int, int], start: Tensor
+) -> Iterator[Spectrum]:
+    cost, number = _Cost(source), 0
     while True:
         number += 1
-        krylov = explore(source, k, start, (wanted, batches), least, most_directions)
-        errors = ritz(krylov, source.population)
+        krylov = explore(source, k, start, data, *span)
+        errors = ritz(krylov)
         vectors = krylov.Q[: len(krylov)].mT @ errors.weights[:, :k].to(krylov.Q)
-        read, (low, high) = krylov.points[0], errors.interval(0.95)
-        width = float(((high - low) / 2 / errors.values.abs().clamp(min=1e-300))[:k].max())
-        grown = _grown(read or wanted, width, rtol)
-        stopped = _why(width, rtol, cost, most, len(krylov) * grown, source.population, read)
+        width = _width(errors, k)
+        grown = _grown(krylov.points[0] or data[0], width, rtol)
+        everything = bool((krylov.unread[: len(krylov)] == 0).all())
+        stopped = _why(width, rtol, everything, cost, budget, len(krylov) * grown)
         yield _spectrum(errors, vectors, k, cost, number, stopped, source)
         if stopped != "goes on":
             return
-        wanted, start = grown, vectors.sum(1)
+        data, start = (grown, data[1]), vectors.sum(1)
+
+
+def _width(errors: Ritz, k: int) -> float:
+    """The widest of the top k 95 % intervals, relative to its value, or to a thousandth of the largest one."""
+    low, high = errors.interval(0.95)
+    size = torch.maximum(errors.values.abs(), 1e-3 * errors.values.abs().max()).clamp(min=1e-300)
+    return float(((high - low) / 2 / size)[:k].max())
 
 
 def explore(source: Source, k: int, start: Tensor, data: tuple[int, int], least: int, most: int) -> Krylov:
@@ -163,7 +182,7 @@ def explore(source: Source, k: int, start: Tensor, data: tuple[int, int], least:
     """
     krylov = Krylov(start, min(max(most, k), source.size))
     while krylov.look(source, *data):
-        if len(krylov) >= least and ritz(krylov, source.population).converged(k):
+        if len(krylov) >= least and ritz(krylov).converged(k):
             break
     return krylov
 
@@ -188,19 +207,14 @@ def _grown(read: int, width: float, rtol: float | None) -> int:
     return 0 if rtol is None else int(min(max(1.3 * (width / rtol) ** 2, 2.0), 32.0) * read)
 
 
-def _why(
-    width: float, rtol: float | None, cost: _Cost, budget: int | None, coming: int, population: int | None, read: int
-) -> str:
+def _why(width: float, rtol: float | None, everything: bool, cost: _Cost, budget: int, coming: int) -> str:
     if rtol is None:
         return "one round"
     if width <= rtol:
         return "tolerance"
-    if population and read >= population:
+    if everything:
         return "all data"
-    spent = cost.data_points or cost.products
-    if (budget is not None and spent + coming > budget) or not read:
-        return "budget"
-    return "goes on"
+    return "budget" if (cost.data_points or cost.products) + coming > budget else "goes on"
 
 
 def _spectrum(
@@ -240,13 +254,12 @@ def largest(
     8.0
     """
     found = spectrum(source, 1, rtol, budget=budget, generator=generator)
-    errors = found._ritz
 
     def interval(level: float) -> tuple[float, float]:
-        low, high = errors.interval(level)
-        return float(low[0]), float(high[0])
+        low, high = found.interval(level)
+        return float(low), float(high)
 
     return Estimate(
-        float(errors.values[0]), float(errors.se[0]), found.products, found.data_points,
-        interval, lambda level: float(errors.upper(level)[0]),
+        float(found.values[0]), float(found.std[0]), found.products, found.data_points,
+        interval, lambda level: float(found.upper(level)[0]),
     )  # fmt: skip

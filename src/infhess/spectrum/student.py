@@ -42,11 +42,6 @@ def two_sided(level: float, dof: Tensor) -> Tensor:
     return (dof.sqrt() * torch.tan(angle))[..., 0]
 
 
-def one_sided(level: float, dof: Tensor) -> Tensor:
-    """t with P(T < t) = level ≥ ½."""
-    return two_sided(2 * level - 1, dof)
-
-
 def skewed_mean(x: Tensor, level: float, share: float = 0.0) -> tuple[Tensor, Tensor]:
     """An interval for the mean of each column of x (J, k), with the skewness of the sample taken into account.
 

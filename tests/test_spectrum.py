@@ -331,6 +331,9 @@ def test_the_command_on_the_example_and_on_a_file(tmp_path):
     assert all(low <= v <= high for low, v, high in zip(numbers["low"], numbers["values"], numbers["high"]))
     assert (tmp_path / "runs/spectrum/spectrum.png").read_bytes().startswith(b"\x89PNG")
     assert "earlier result" in command("spectrum", "infhess.problems.example:small_net", cwd=tmp_path, status=2).stderr
+    command("spectrum", "infhess.problems.example:small_net", "--k", "2", "--fresh", cwd=tmp_path)
+    kept = sorted(p.name for p in (tmp_path / "runs/spectrum").iterdir())
+    assert kept == ["rows.1.csv", "rows.csv", "spectrum.1.json", "spectrum.1.png", "spectrum.json", "spectrum.png"]
     (tmp_path / "mine.py").write_text(
         "import torch\n"
         "def quadratic():\n"
@@ -354,9 +357,22 @@ def test_the_command_on_the_example_and_on_a_file(tmp_path):
         ("infhess.problems.example:absent", "has no function absent"),
         ("math:pi", "has no function pi"),
         ("time:time", "must return"),
+        ("broken.py:raises", "failed with KeyError"),
+        ("broken.py:leaves", "failed with SystemExit"),
+        ("broken.py:two", "it returned 2 things"),
+        ("syntax.py:f", "cannot be imported: SyntaxError"),
     ],
 )
 def test_the_command_names_what_is_wrong(target, message, tmp_path):
+    (tmp_path / "helper.py").write_text("x = 1\n")
+    (tmp_path / "broken.py").write_text(
+        "from __future__ import annotations\nimport dataclasses, sys, helper\n"
+        "@dataclasses.dataclass\nclass A:\n    x: int = 0\n"
+        "def raises(): return {}['missing']\n"
+        "def leaves(): sys.exit(0)\n"
+        "def two(): return 1, 2\n"
+    )
+    (tmp_path / "syntax.py").write_text("def f(:\n")
     error = command("spectrum", target, cwd=tmp_path, status=2).stderr
     assert message in error
     assert "Traceback" not in error

@@ -52,16 +52,32 @@ def derivative(
         return [torch.zeros_like(i) for i in inputs]
     along = None if vectors is None else [vectors[i] for i in live]
     try:
-        gradients = torch.autograd.grad(
-            [outputs[i] for i in live], inputs, along, allow_unused=True, materialize_grads=True, **options
-        )
+        gradients = torch.autograd.grad([outputs[i] for i in live], inputs, along, allow_unused=True, **options)
     except RuntimeError as error:
         remedy = next((r for sign, r in REMEDIES.items() if sign in str(error)), None)
         if remedy is None:
             raise
         reason = str(error).splitlines()[0][:120]
         raise DoubleBackwardError(f"this loss cannot be differentiated so ({reason}); {remedy}") from error
-    return list(gradients)
+    if any(g is None for g in gradients) and _reentrant([outputs[i] for i in live]):
+        raise DoubleBackwardError(
+            "reentrant checkpoints hide parameters from autograd.grad; pass use_reentrant=False to checkpoint"
+        )
+    return [torch.zeros_like(i) if g is None else g for g, i in zip(gradients, inputs)]
+
+
+def _reentrant(outputs: Sequence[Tensor]) -> bool:
+    """Whether a reentrant checkpoint is in the graph: parameters inside of it look as if the loss did not use them."""
+    todo, seen = [o.grad_fn for o in outputs], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if node.name().startswith("CheckpointFunction"):
+            return True
+        seen.add(node)
+        todo += [following for following, _ in node.next_functions]
+    return False
 
 
 class HessianLocal(Local):

@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess._checks import count, finite_number, generator_on
 from infhess.curvature import BatchSource, Source, as_source
 from infhess.posterior.base import normal
-from infhess.spectrum.estimate import Estimate
+from infhess.spectrum.estimate import Estimate, full_precision
 from infhess.spectrum.krylov import Krylov
 from infhess.spectrum.ritz import Ritz, ritz
 from infhess.spectrum.student import probability, skewed_mean
@@ -121,7 +121,8 @@ def spectrum(
 
     """
     rounds = spectrum_rounds(source, k, rtol, points=points, directions=directions, budget=budget, generator=generator)
-    return list(rounds)[-1]
+    with full_precision(source):
+        return list(rounds)[-1]
 
 
 def spectrum_rounds(

@@ -1,7 +1,8 @@
 # Two commands for a newcomer: `make demo` and `make test`. Both set up .venv first; nothing outside this folder is touched.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-cache-dir --quiet
+export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
 .PHONY: demo test check format readme clean
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import as_vectors, generator_on
-from infhess.curvature.batches import Batch, Stream, points, sliced
-from infhess.curvature.batches import points as count_points
+from infhess.curvature.batches import Batch, Stream, size_of, sliced
 from infhess.curvature.draws import Draw
 from infhess.curvature.flat import Flat
 from infhess.curvature.gauss_newton import GaussNewtonLocal
@@ -50,7 +49,7 @@ class BatchSource(Source):
     def draw(self) -> Batch:
         """The next batch, counted."""
         batch = self.stream.next()
-        self.data_points += points(batch)
+        self.data_points += size_of(batch)
         return batch
 
     def _local(self, batch: Batch) -> Local:
@@ -103,7 +102,7 @@ class BatchSource(Source):
         for group in groups:
             total, read = [torch.zeros(()).to(self.like) for _ in vectors], 0
             for batch in group:
-                local, n = self._local(batch), count_points(batch)
+                local, n = self._local(batch), size_of(batch)
                 total = [t + n * self._product(local, s) for t, s in zip(total, vectors)]
                 read += n
             if cut and self._watch.batch_statistics:
@@ -119,7 +118,7 @@ class BatchSource(Source):
         if n is not None and wanted >= n:
             self.stream.restart()  # a pass of its own: all of the data, each point once
         pool, started = [self.draw()], self.stream.passes
-        while (read := sum(map(count_points, pool))) != n:
+        while (read := sum(map(size_of, pool))) != n:
             if read >= wanted and len(pool) >= batches and (read if cut else len(pool)) >= chunks:
                 break
             pool.append(self.draw())

@@ -47,7 +47,7 @@ def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Ba
     return first
 
 
-def points(batch: Batch) -> int:
+def size_of(batch: Batch) -> int:
     """The number of data points: the size of dimension 0, which all tensors of the batch share."""
     sizes = {t.shape[0] if t.ndim else None for t in tensors(batch)}
     if len(sizes) != 1 or None in sizes:
@@ -63,8 +63,8 @@ def points(batch: Batch) -> int:
 
 def sliced(batches: list[Batch], pieces: int) -> list[Batch]:
     """Several batches joined and cut in `pieces` parts whose sizes differ by one at the most."""
-    whole = batches[0] if len(batches) == 1 else mapped(_joined, batches, points(batches[0]))
-    n = points(whole)
+    whole = batches[0] if len(batches) == 1 else mapped(_joined, batches, size_of(batches[0]))
+    n = size_of(whole)
     cuts = [n * i // pieces for i in range(pieces + 1)]
     return [mapped(lambda ts, part=slice(a, b): ts[0][part], [whole], n) for a, b in pairwise(cuts)]  # type: ignore[misc]
 
@@ -133,7 +133,7 @@ def population(batches: Iterable[Batch]) -> int | None:
         )
         return len(sampler) if once and batches.batch_size is not None else None  # type: ignore[arg-type]
     if isinstance(batches, list | tuple):
-        return sum(points(batch) for batch in batches)
+        return sum(size_of(batch) for batch in batches)
     known = getattr(batches, "population", None)
     return known if isinstance(known, int) else None
 

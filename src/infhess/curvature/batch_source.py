@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from infhess._checks import as_vectors, generator_on
-from infhess.curvature.batches import Batch, Stream, size_of, sliced
+from infhess.curvature.batches import Batch, Stream, size_of
 from infhess.curvature.draws import Draw
 from infhess.curvature.flat import Flat
 from infhess.curvature.gauss_newton import GaussNewtonLocal
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
+from infhess.curvature.reading import Reading
 from infhess.curvature.source import Source
 from infhess.curvature.untouched import Watch
 
@@ -90,42 +91,30 @@ class BatchSource(Source):
         self._watch.batch_statistics |= local.watch.batch_statistics
         return y
 
-    def fresh_products(self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1) -> Draw:
+    def fresh_products(
+        self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
+    ) -> Draw:
         """Products of each vector with `chunks` chunks of fresh data, so many points and batches in all at the least.
 
-        A chunk is several batches as they came, or where there are few of them, a part of them joined. Batches whose points
-        share statistics (BatchNorm in training mode) are not cut: half a batch is then another loss.
+        With `forms` the numbers sᵀBs in the place of the products. A chunk is several batches as they came, or where there
+        are few of them, a part of them joined. Batches whose points share statistics (BatchNorm in training mode) are not
+        cut: half a batch is then another loss.
         """
         cut = self.split and not self._watch.batch_statistics
-        groups, unread = self._chunks(points, chunks, batches, cut)
-        sums, sizes = [], []
-        for group in groups:
-            total, read = [torch.zeros(()).to(self.like) for _ in vectors], 0
-            for batch in group:
-                local, n = self._local(batch), size_of(batch)
-                total = [t + n * self._product(local, s) for t, s in zip(total, vectors)]
-                read += n
+        reading = Reading(self.stream, self.draw, points, batches)
+        sums = torch.zeros(chunks, len(vectors), 1 if forms else self.size).to(self.like)
+        sizes = torch.zeros(chunks, dtype=torch.float64, device=self.like.device)
+        for c, batch in reading.chunks(chunks, cut):
+            local, n = self._local(batch), size_of(batch)
+            for i, s in enumerate(vectors):
+                y = self._product(local, s)
+                sums[c, i] += n * (s @ y if forms else y)
             if cut and self._watch.batch_statistics:
-                return self.fresh_products(vectors, points, chunks, batches)
-            sums.append(torch.stack([t / read for t in total]))
-            sizes.append(read)
-        weights = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
-        return Draw(torch.stack(sums), weights, 1.0 if self._watch.random else unread)
-
-    def _chunks(self, wanted: int, chunks: int, batches: int, cut: bool) -> tuple[list[list[Batch]], float]:
-        """Fresh data in chunks, each a list of batches; and 1 − M/n where it was read without replacement."""
-        n = self.stream.population
-        if n is not None and wanted >= n:
-            self.stream.restart()  # a pass of its own: all of the data, each point once
-        pool, started = [self.draw()], self.stream.passes
-        while (read := sum(map(size_of, pool))) != n:
-            if read >= wanted and len(pool) >= batches and (read if cut else len(pool)) >= chunks:
-                break
-            pool.append(self.draw())
-        unread = max(0.0, 1 - read / n) if n is not None and self.stream.passes == started else 1.0
-        if len(pool) >= chunks:
-            return [pool[c::chunks] for c in range(chunks)], unread
-        return [[part] for part in (sliced(pool, min(chunks, read)) if cut else pool)], unread
+                return self.fresh_products(vectors, points, chunks, batches, forms=forms)
+            sizes[c] += n
+        sums, sizes = sums[sizes > 0], sizes[sizes > 0]
+        unread = 1.0 if self._watch.random else reading.unread
+        return Draw(sums / sizes[:, None, None].to(sums), sizes / sizes.sum(), unread)
 
 
 class Hessian(BatchSource):

@@ -47,13 +47,20 @@ class Source(ABC):
         g = self.gradient()
         return g, self.matvec(g)
 
-    def fresh_products(self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1) -> Draw:
-        """Products of each vector with `chunks` chunks of fresh data, so many points and batches in all at the least."""
+    def fresh_products(
+        self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
+    ) -> Draw:
+        """Products of each vector with `chunks` chunks of fresh data, so many points and batches in all at the least.
+
+        With `forms` the numbers sᵀBs in the place of the products.
+        """
         repeats = max(1, round(points / (chunks * (self._points or POINTS_OF_A_CALL))))
-        sums = [[self.matvec(s) for s in vectors] for _ in range(chunks)]
-        for _ in range(repeats - 1):
-            sums = [[total + self.matvec(s) for total, s in zip(ts, vectors)] for ts in sums]
-        return even([[total / repeats for total in ts] for ts in sums])
+
+        def mean(s: Tensor) -> Tensor:
+            y = sum((self.matvec(s) for _ in range(repeats)), torch.zeros_like(s)) / repeats
+            return (s @ y)[None] if forms else y
+
+        return even([[mean(s) for s in vectors] for _ in range(chunks)])
 
 
 # What a call of a source that reads no data, or does not say how much, counts as: 128 points are then one call a chunk.

@@ -77,8 +77,8 @@ class Spectrum:
         """
         source, vectors = _fresh(self._source, batches), list(self.vectors.mT)
         cost = _Cost(source)
-        draw = source.fresh_products(vectors, max(count(points, "points"), FRESH_POINTS), FRESH_GROUPS)
-        x = torch.einsum("gkn,nk->gk", draw.products, self.vectors).to(torch.float64)
+        draw = source.fresh_products(vectors, max(count(points, "points"), FRESH_POINTS), FRESH_GROUPS, forms=True)
+        x = draw.products[..., 0].to(torch.float64)
         if not bool(torch.isfinite(x).all()):
             raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
         x = x * (draw.weights.to(x) * len(x))[:, None]  # groups of unequal size: their mean is that of the points

@@ -1,0 +1,56 @@
+"""Reading fresh data in chunks: batches as they come, one in memory at a time, or a few of them cut in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from infhess.curvature.batches import Batch, Stream, size_of, sliced
+
+
+class Reading:
+    """So many points and batches, at the least, from a stream.
+
+    Attributes:
+        read: data points read.
+        unread: 1 − M/n where they are known to be read without replacement out of n; else 1.
+
+    """
+
+    def __init__(self, stream: Stream, draw: Callable[[], Batch], points: int, batches: int) -> None:
+        self._stream, self._draw, self._points, self._batches = stream, draw, points, batches
+        self.read, self._drawn, self._first_pass = 0, 0, 0
+        if stream.population is not None and points >= stream.population:
+            stream.restart()  # a pass of its own: all of the data, each point once
+
+    @property
+    def unread(self) -> float:
+        """The factor of a finite population."""
+        n = self._stream.population
+        return max(0.0, 1 - self.read / n) if n is not None and self._stream.passes == self._first_pass else 1.0
+
+    def _next(self) -> Batch:
+        batch = self._draw()
+        self._first_pass = self._first_pass or self._stream.passes
+        self.read, self._drawn = self.read + size_of(batch), self._drawn + 1
+        return batch
+
+    @property
+    def _asked(self) -> bool:
+        return self.read >= self._points and self._drawn >= self._batches
+
+    @property
+    def _all(self) -> bool:
+        return self.read == self._stream.population
+
+    def chunks(self, number: int, cut: bool) -> Iterator[tuple[int, Batch]]:
+        """(chunk, batch), by turns. Fewer batches than chunks are joined and cut in parts; or each is a chunk, if not `cut`."""
+        pool: list[Batch] = []
+        while len(pool) < number and not (self._all or (cut and self._asked and self.read >= number)):
+            pool.append(self._next())
+        if len(pool) < number:
+            yield from enumerate(sliced(pool, min(number, self.read)) if cut else pool)
+            return
+        yield from enumerate(pool)
+        pool.clear()
+        while not (self._all or (self._asked and self._drawn % number == 0)):
+            yield self._drawn % number, self._next()

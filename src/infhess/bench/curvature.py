@@ -20,7 +20,7 @@ from infhess.experiments.rows import Row
 
 EXPERIMENT = "bench-curvature"
 QUICK = ("digits-logistic", "digits-mlp")
-BATCHES, PRODUCTS, TRIALS = (16, 64, 256, 1024), (16, 32, 64), 5
+BATCHES, PRODUCTS, TRIALS = (16, 64, 256, 1024), (16, 32, 64), 3
 COST = "a product / a bare double backward"
 
 

@@ -198,7 +198,10 @@ def markdown(rows: Sequence[Row]) -> str:
     cells = {(r.problem, r.method, r.batch_size): r for r in rows if ": λ" not in r.method}
     lines = ["| problem | nominal 95 % intervals | " + " | ".join(f"batch {b}" for b in BATCHES) + " | band |"]
     lines.append("|---" * (len(BATCHES) + 3) + "|")
-    for problem, method in dict.fromkeys((p, m) for p, m, _ in cells):
+    order = {name: i for i, name in enumerate((*PROBLEMS, *CURVATURE))}
+    for problem, method in sorted(
+        dict.fromkeys((p, m) for p, m, _ in cells), key=lambda pm: order.get(pm[0], len(order))
+    ):
         wanted, shown = band(method), []
         for batch in BATCHES:
             row = cells.get((problem, method, batch))

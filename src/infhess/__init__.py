@@ -4,6 +4,7 @@ from infhess._version import __version__
 from infhess.active import infer, infer_steps
 from infhess.curvature import DoubleBackwardError, GaussNewton, Hessian, Products
 from infhess.lowrank import LowRank, Operator
+from infhess.optim import Preconditioned, Report
 from infhess.posterior import CurvatureShaped, Isotropic, Kronecker, Posterior, Symmetric, condition, load
 from infhess.preconditioner import paper_preconditioner, preconditioner
 from infhess.spectrum import Spectrum, largest, spectrum, spectrum_rounds, trace
@@ -36,5 +37,8 @@ __all__ = [
     "Operator",
     "paper_preconditioner",
     "preconditioner",
+    # optimizers
+    "Preconditioned",
+    "Report",
     "__version__",
 ]

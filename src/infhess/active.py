@@ -96,17 +96,52 @@ def _curvature(source: Source, steps: int, prior: Prior | None) -> Iterator[Stat
 
 
 def _algorithm(source: Source, steps: int, prior: Prior, r: Tensor, direction: Policy) -> Iterator[State]:
-    posterior = prior.given(Observations.empty(source.size, source.size, r, capacity=steps))
+    start = prior.given(Observations.empty(source.size, source.size, r, capacity=steps))
+    for i, (posterior,) in enumerate(block_steps(source, [start], steps, r, direction)):
+        observations = posterior.observations
+        yield State(i, posterior, observations.S[:, i], observations.Y[:, i], source.products)
+
+
+def block_steps(
+    source: Source,
+    posteriors: list[Posterior],
+    steps: int,
+    r: Tensor,
+    direction: Policy,
+    generator: torch.Generator | None = None,
+) -> Iterator[list[Posterior]]:
+    """Algorithm 1 on the diagonal blocks of a matrix at once: one posterior a block, one product a step for all of them.
+
+    Each block chooses a direction of its own. What the other blocks add to its product is noise, and with a generator of zero
+    mean: each direction then gets a random sign.
+    """
+    sizes = [p.shape[0] for p in posteriors]
     for i in range(steps):
         if not bool(finite(r)):
             raise ValueError(f"the gradient of step {i} holds NaN or infinity; is the loss finite at this point?")
-        s = direction(posterior, r, posterior.observations.spare())
-        if s is None:
+        parts = [direction(p, r_b, p.observations.spare()) for p, r_b in zip(posteriors, torch.split(r, sizes))]
+        if all(s is None for s in parts):
             return
+        signs = _signs(len(sizes), generator)
+        s = _joined(parts, sizes, signs, r)
         # Observe; and a new noisy gradient at the same point, which the last step has no use for.
         y, r = source.product_and_gradient(s) if i + 1 < steps else (source.matvec(s), r)
-        posterior = posterior.extend(s, y)  # infer
-        yield State(i, posterior, posterior.observations.S[:, i], posterior.observations.Y[:, i], source.products)
+        ys = [sign * y_b for sign, y_b in zip(signs, torch.split(y, sizes))] if len(sizes) > 1 else [y]
+        posteriors = [p if s is None else p.extend(s, y_b) for p, s, y_b in zip(posteriors, parts, ys)]  # infer
+        yield posteriors
+
+
+def _signs(blocks: int, generator: torch.Generator | None) -> list[float]:
+    if generator is None or blocks == 1:
+        return [1.0] * blocks
+    return (2.0 * torch.randint(2, (blocks,), generator=generator) - 1).tolist()
+
+
+def _joined(parts: list[Tensor | None], sizes: list[int], signs: list[float], like: Tensor) -> Tensor:
+    """One vector from a direction a block, zeros where a block has none."""
+    if len(parts) == 1 and parts[0] is not None:
+        return parts[0]
+    return torch.cat([like.new_zeros(n) if s is None else sign * s for s, n, sign in zip(parts, sizes, signs)])
 
 
 def newton_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor | None:
@@ -117,7 +152,7 @@ def newton_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor | N
         s = posterior.newton(r, out).neg_()
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return None
-    return s if bool(finite(s)) else None
+    return s if bool(finite(s)) and bool(s.any()) else None
 
 
 def residual_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor | None:

@@ -10,6 +10,10 @@ from infhess.lowrank import LowRank
 from infhess.posterior import Posterior
 
 
+class NoCurvatureError(ValueError):
+    """Nothing curves upwards."""
+
+
 def paper_preconditioner(posterior: Posterior, rank: int, *, alpha: float | None = None, beta: float = 1.0) -> LowRank:
     """P = α (I + U [β/√Σ − I] Uᵀ), Eq. (20) of de Roos & Hennig 2019, with α² = Σ₁/Σ_k unless given; apply P².
 
@@ -47,13 +51,20 @@ def preconditioner(posterior: Posterior, rank: int | None = None) -> LowRank:
     >>> (1 / P2.dense().diagonal()).round().tolist()
     [10.0, 4.0, 2.0]
     """
+    return ridge_inverse(*positive_eigenpairs(posterior, rank))
+
+
+def positive_eigenpairs(posterior: Posterior, rank: int | None = None) -> tuple[Tensor, Tensor]:
+    """The positive eigenvalues of the posterior mean, descending, `rank` of them at the most, and their vectors."""
     most = min(len(posterior), posterior.shape[0])
     k = most if rank is None else min(count(rank, "rank"), most)
     values, vectors, _ = posterior.mean.eigh(k)
     keep = values > 1e2 * torch.finfo(values.dtype).eps * values[0].clamp(min=0)
     if not bool(keep.any()):
-        raise ValueError("the posterior mean has no positive eigenvalue, so there is no curvature to precondition with")
-    return ridge_inverse(values[keep], vectors[:, keep])
+        raise NoCurvatureError(
+            "the posterior mean has no positive eigenvalue, so there is no curvature to precondition with"
+        )
+    return values[keep], vectors[:, keep]
 
 
 def ridge_inverse(sigma: Tensor, U: Tensor) -> LowRank:

@@ -37,7 +37,7 @@ class BatchSource(Source):
         self.flat, self.stream, self.split = Flat(params), Stream(batches), split
         self.size, self.like = self.flat.size, self.flat.like
         self._generator = generator or torch.Generator().manual_seed(0)
-        self._watch = Watch()  # what was seen of the loss so far
+        self.watch = Watch()  # what was seen of the loss so far
 
     @abstractmethod
     def at(self, batch: Batch, seed: int) -> Local:
@@ -53,29 +53,30 @@ class BatchSource(Source):
         self.data_points += size_of(batch)
         return batch
 
-    def _local(self, batch: Batch) -> Local:
+    def local(self, batch: Batch) -> Local:
+        """The curvature of one batch, with a seed of its own for its dropout."""
         return self.at(batch, int(torch.randint(2**62, (), generator=self._generator)))
 
     def matvec(self, s: Any) -> Tensor:
         """The product of the next mini-batch's matrix with a flat vector."""
         s = self._vector(s)
-        return self._product(self._local(self.draw()), s)
+        return self.product(self.local(self.draw()), s)
 
     def gradient(self) -> Tensor:
         """The gradient of the next mini-batch, flat."""
-        return self._local(self.draw()).gradient()
+        return self.local(self.draw()).gradient()
 
     def product_and_gradient(self, s: Any) -> tuple[Tensor, Tensor]:
         """Product and gradient of one and the same mini-batch: the gradient comes along with the product."""
         s = self._vector(s)
-        local = self._local(self.draw())
-        return self._product(local, s), local.gradient()
+        local = self.local(self.draw())
+        return self.product(local, s), local.gradient()
 
     def gradient_and_product(self) -> tuple[Tensor, Tensor]:
         """The gradient g of the next mini-batch and its product with g."""
-        local = self._local(self.draw())
+        local = self.local(self.draw())
         g = local.gradient()
-        return g, self._product(local, g)
+        return g, self.product(local, g)
 
     def _vector(self, s: Any) -> Tensor:
         """A flat vector, checked before anything is read."""
@@ -84,11 +85,12 @@ class BatchSource(Source):
             raise ValueError(f"s: expected a vector of shape ({self.size},), got {tuple(v.shape)}")
         return v
 
-    def _product(self, local: Local, s: Tensor) -> Tensor:
+    def product(self, local: Local, s: Tensor) -> Tensor:
+        """A product with the matrix of one batch, counted."""
         y = local.product(s)
         self.products += 1
-        self._watch.random |= local.watch.random
-        self._watch.batch_statistics |= local.watch.batch_statistics
+        self.watch.random |= local.watch.random
+        self.watch.batch_statistics |= local.watch.batch_statistics
         return y
 
     def fresh_products(
@@ -100,20 +102,20 @@ class BatchSource(Source):
         are few of them, a part of them joined. Batches whose points share statistics (BatchNorm in training mode) are not
         cut: half a batch is then another loss.
         """
-        cut = self.split and not self._watch.batch_statistics
+        cut = self.split and not self.watch.batch_statistics
         reading = Reading(self.stream, self.draw, points, batches)
         sums = torch.zeros(chunks, len(vectors), 1 if forms else self.size).to(self.like)
         sizes = torch.zeros(chunks, dtype=torch.float64, device=self.like.device)
         for c, batch in reading.chunks(chunks, cut):
-            local, n = self._local(batch), size_of(batch)
+            local, n = self.local(batch), size_of(batch)
             for i, s in enumerate(vectors):
-                y = self._product(local, s)
+                y = self.product(local, s)
                 sums[c, i] += n * (s @ y if forms else y)
-            if cut and self._watch.batch_statistics:
+            if cut and self.watch.batch_statistics:
                 return self.fresh_products(vectors, points, chunks, batches, forms=forms)
             sizes[c] += n
         sums, sizes = sums[sizes > 0], sizes[sizes > 0]
-        unread = 1.0 if self._watch.random else reading.unread
+        unread = 1.0 if self.watch.random else reading.unread
         return Draw(sums / sizes[:, None, None].to(sums), sizes / sizes.sum(), unread)
 
 

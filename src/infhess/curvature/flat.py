@@ -12,7 +12,8 @@ from torch import Tensor
 class Flat:
     """Packs tensors of the shapes of the parameters into a vector, and back.
 
-    The vector has the widest dtype among the parameters, single precision at the least.
+    The vector has the widest dtype among the parameters, single precision at the least. A complex parameter is its real and
+    imaginary parts.
     """
 
     def __init__(self, params: Iterable[Tensor]) -> None:
@@ -22,16 +23,16 @@ class Flat:
         for p in self.params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"params: expected tensors, such as model.parameters(), got {type(p).__name__}")
-            if not p.is_floating_point():
-                raise TypeError(f"params: expected real floating-point parameters, got {p.dtype}")
+            if not (p.is_floating_point() or p.is_complex()):
+                raise TypeError(f"params: expected floating-point parameters, got {p.dtype}")
         if len({id(p) for p in self.params}) < len(self.params):
             raise ValueError("params: expected each parameter once, got one of them twice; name shared parameters once")
         if not any(p.numel() for p in self.live):
             raise ValueError("params: expected at least one parameter that requires a gradient, got none")
-        self.sizes = [p.numel() for p in self.params]
+        self.sizes = [real(p).numel() for p in self.params]
         self.size = sum(self.sizes)
         self.device = self.params[0].device
-        self.dtype = reduce(torch.promote_types, (p.dtype for p in self.params), torch.float32)
+        self.dtype = reduce(torch.promote_types, (real(p).dtype for p in self.params), torch.float32)
 
     @property
     def live(self) -> list[Tensor]:
@@ -47,14 +48,27 @@ class Flat:
         """One vector from tensors for the live parameters; frozen ones get zeros."""
         given = iter(values)
         parts = [next(given) if p.requires_grad else torch.zeros_like(p) for p in self.params]
-        return torch.cat([_dense(v.detach()).reshape(-1).to(self.device, self.dtype) for v in parts])
+        return torch.cat([real(_dense(v.detach())).reshape(-1).to(self.device, self.dtype) for v in parts])
 
     def unpack(self, vector: Tensor) -> list[Tensor]:
         """Tensors for the live parameters, in their shapes, dtypes and places."""
         if vector.shape != (self.size,):
             raise ValueError(f"expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
         parts = zip(self.params, torch.split(vector, self.sizes))
-        return [v.reshape(p.shape).to(p.device, p.dtype) for p, v in parts if p.requires_grad]
+        return [_shaped(v, p) for p, v in parts if p.requires_grad]
+
+
+def real(v: Tensor) -> Tensor:
+    """A complex tensor as its real and imaginary parts, in a last dimension of two; a real one as it is."""
+    return torch.view_as_real(v.resolve_conj()) if v.is_complex() else v
+
+
+def _shaped(v: Tensor, p: Tensor) -> Tensor:
+    """A part of a flat vector as a tensor like the parameter."""
+    if p.is_complex():
+        parts = v.reshape(*p.shape, 2).to(p.device, p.real.dtype).contiguous()
+        return torch.view_as_complex(parts)
+    return v.reshape(p.shape).to(p.device, p.dtype)
 
 
 def _dense(v: Tensor) -> Tensor:

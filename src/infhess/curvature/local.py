@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess.curvature.flat import Flat
+from infhess.curvature.flat import Flat, real
 from infhess.curvature.untouched import TwiceDifferentiable, Watch, untouched
 
 
@@ -124,7 +124,7 @@ class DifferenceLocal(Local):
         if length == 0:
             return torch.zeros_like(s)
         before = [p.detach().clone() for p in self.flat.live]
-        size = sum(float(p.double().square().sum()) for p in before) ** 0.5
+        size = sum(float(real(p).double().square().sum()) for p in before) ** 0.5
         eps = max(torch.finfo(p.dtype).eps for p in before) ** (1 / 3) * (1 + size) / length
         try:
             ahead, behind = (self._gradient_at(before, sign * eps * s) for sign in (1.0, -1.0))

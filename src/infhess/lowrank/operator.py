@@ -64,6 +64,10 @@ class Operator(ABC):
     def T(self) -> Operator:
         """The transpose."""
 
+    def power(self, exponent: float) -> Operator:
+        """Aᵖ of a symmetric positive definite operator, where its form allows for that."""
+        raise ValueError(f"power is not known for {type(self).__name__}; use .dense() and torch.linalg.eigh")
+
     def eigh(self, k: int) -> Eigenpairs:
         """The k largest eigenvalues of the symmetric part (A + Aᵀ)/2, descending, and their vectors."""
         k, transposed = self._square_and(k, "eigh"), self.T

@@ -1,0 +1,170 @@
+"""From mini-batches to P²: the library's own way, and the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from infhess.active import block_steps, newton_direction, residual_direction
+from infhess.curvature.batch_source import BatchSource
+from infhess.curvature.batches import Batch, size_of
+from infhess.curvature.source import Source
+from infhess.optim.pool import Pool, Rooted
+from infhess.optim.scaling import Block, Scaling
+from infhess.pilot import paper_layer_pilot, paper_pilot
+from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior
+from infhess.preconditioner import NoCurvatureError, positive_eigenpairs
+
+# Points of the pool for each direction: 1,024 at rank 32, from prototypes on SARCOS and MNIST.
+POINTS_A_DIRECTION = 32
+# Curvature below minus this share of the largest is no rounding, and no convex loss.
+NEGATIVE = 0.01
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """P², the eigenvalues behind it with their error bars, and whether curvature was negative.
+
+    The step is the method's own where it has one, else NaN.
+    """
+
+    scaling: Scaling
+    values: Tensor
+    std: Tensor
+    step: float = float("nan")
+    negative: bool = False
+
+
+def pooled(
+    source: BatchSource, batches: list[Batch], rank: int, steps: int, root: Tensor | None, known: Tensor | None = None
+) -> Estimate:
+    """One matrix over all parameters, from a few batches taken together: Algorithm 1 on their common curvature.
+
+    Directions that are `known` to matter (N, j), from an earlier estimate, are looked along first.
+    """
+    pool = Pool(source, batches, steps)
+    posterior = _inferred(_rooted(pool, root), [source.size], steps, None, known)[0]
+    sigma, U = positive_eigenpairs(posterior, rank)
+    T = posterior.observations.SY
+    low = float(torch.linalg.eigvalsh((T + T.mT) / 2)[0])
+    negative = low < -NEGATIVE * float(T.diagonal().max())
+    return Estimate(_ridge([(sigma, U)], root), sigma, pool.spread(posterior.observations.S, U), negative=negative)
+
+
+def read_pool(source: BatchSource, points: int) -> list[Batch]:
+    """Batches of so many points together, two at the least."""
+    batches = [source.draw(), source.draw()]
+    while sum(map(size_of, batches)) < points:
+        batches.append(source.draw())
+    return batches
+
+
+def layered(
+    source: BatchSource, sizes: list[int], rank: int, steps: int, root: Tensor | None, generator: torch.Generator
+) -> Estimate:
+    """One matrix a layer, a fresh batch for each product and each product for all layers."""
+    posteriors = _inferred(_rooted(source, root), sizes, steps, generator)
+    pairs = [_pairs(p, rank) for p in posteriors]
+    values = torch.cat([sigma for sigma, _ in pairs])
+    if not len(values):
+        raise NoCurvatureError("no layer has positive curvature, so there is nothing to precondition with")
+    std = torch.cat([_bars(p, len(sigma)) for p, (sigma, _) in zip(posteriors, pairs)])
+    order = torch.argsort(values, descending=True)
+    return Estimate(_ridge(pairs, root), values[order], std[order])
+
+
+def _bars(posterior: Posterior, k: int) -> Tensor:
+    found = posterior.eigh(k) if k else None
+    if found is None or found.std is None:
+        return posterior.observations.S.new_full((k,), torch.nan)
+    return found.std
+
+
+def _inferred(
+    source: Source,
+    sizes: list[int],
+    steps: int,
+    generator: torch.Generator | None,
+    known: Tensor | None = None,
+) -> list[Posterior]:
+    posteriors = [CurvatureShaped().given(Observations.empty(n, n, source.like, capacity=steps)) for n in sizes]
+    for s in [] if known is None else list(known.mT[: steps - 1]):
+        posteriors = [p.extend(s, source.matvec(s)) for p in posteriors]
+    left = steps - max(map(len, posteriors))
+    steps_made = block_steps(source, posteriors, left, source.gradient(), residual_direction, generator)
+    posteriors = _last(steps_made, posteriors)
+    if not any(map(len, posteriors)):
+        raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")
+    return posteriors
+
+
+def _last(states: Iterator[list[Posterior]], first: list[Posterior]) -> list[Posterior]:
+    for state in states:
+        first = state
+    return first
+
+
+def _rooted(source: Source, root: Tensor | None) -> Source:
+    return source if root is None else Rooted(source, root)
+
+
+def _pairs(posterior: Posterior, rank: int) -> tuple[Tensor, Tensor]:
+    """Positive eigenpairs; none for a layer without."""
+    try:
+        return positive_eigenpairs(posterior, rank) if len(posterior) else _none(posterior)
+    except NoCurvatureError:
+        return _none(posterior)
+
+
+def _none(posterior: Posterior) -> tuple[Tensor, Tensor]:
+    like = posterior.observations.S
+    return like.new_zeros(0), like.new_zeros(posterior.shape[0], 0)
+
+
+def _ridge(pairs: list[tuple[Tensor, Tensor]], root: Tensor | None) -> Scaling:
+    """P² = U(Σ+ρ)⁻¹Uᵀ + (I − UUᵀ)/ρ, one ρ for all blocks: the largest of their smallest eigenvalues.
+
+    ρ stands for the curvature that was not seen, and in each block that may be as large as the smallest one seen.
+    """
+    rho = max(float(sigma[-1]) for sigma, _ in pairs if len(sigma))
+    small = [sigma.to(torch.float64) for sigma, _ in pairs]
+    blocks = [Block(U, s / (s + rho), s) for s, (_, U) in zip(small, pairs)]
+    return Scaling(blocks, 1 / rho, root)
+
+
+def printed(source: BatchSource, rank: int, steps: int) -> Estimate:
+    """P² = α²(I + U[β²/Σ − I]Uᵀ) as printed: α² = Σ₁/Σ_k, β = 1, on one matrix over all parameters."""
+    prior, r = paper_pilot(source)
+    block, std = _printed_blocks(source, [source.size], rank, steps, prior, r)[0]
+    return Estimate(Scaling([block], float(block.values[0] / block.values[-1])), block.values, std)
+
+
+def printed_layers(source: BatchSource, sizes: list[int], rank: int, steps: int) -> Estimate:
+    """The deep-learning variant: a matrix a layer, shared b0, w0, λ0, no α, and the step 1/b0."""
+    prior, r = paper_layer_pilot(source)
+    found = _printed_blocks(source, sizes, rank, steps, prior, r)
+    values, std = (torch.cat(x) for x in zip(*((block.values, std) for block, std in found)))
+    order = torch.argsort(values, descending=True)
+    return Estimate(Scaling([block for block, _ in found]), values[order], std[order], 1 / prior.mean)
+
+
+def _printed_blocks(
+    source: BatchSource, sizes: list[int], rank: int, steps: int, prior: Isotropic, r: Tensor
+) -> list[tuple[Block, Tensor]]:
+    posteriors = [prior.given(Observations.empty(n, n, r, capacity=steps)) for n in sizes]
+    posteriors = _last(block_steps(source, posteriors, steps, r, newton_direction), posteriors)
+    return [_printed_block(p, min(rank, p.shape[0])) for p in posteriors]
+
+
+def _printed_block(posterior: Posterior, rank: int) -> tuple[Block, Tensor]:
+    sigma, U, _ = posterior.svd(rank)
+    sigma = sigma.to(torch.float64)
+    if not bool((sigma > 0).all()):
+        raise NoCurvatureError(
+            f"the posterior mean has fewer than {rank} singular values above 0; ask for a lower rank"
+        )
+    variances = torch.stack([posterior.variance(u, u) for u in U.mT])
+    return Block(U, 1 - 1 / sigma, sigma), variances.sqrt().to(sigma)

@@ -1,0 +1,62 @@
+"""The scalars that an optimizer carries from step to step, as one tensor in its checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Numbers:
+    """What is in use (first four), and what self-driving follows.
+
+    Attributes:
+        armed: 1 from the first estimate on.
+        factor: the coefficient of the identity in P².
+        step: multiplies P²g; NaN where the base keeps its own rate.
+        limit: the longest step |Δw|; infinite on convex problems.
+        momentum: self-driving, around plain sgd.
+        nonconvex: 1 once negative curvature has been seen.
+        read, steps: data points and batches seen by `observe`.
+        built_at, steps_at_build: the same when P was last built, NaN before.
+        curvature, looks: mean of λmax(P²B) and number of looks that went into it.
+        first_curvature: the first of them after a build.
+        log_rate, log_rate_variance: filter on the logarithm of the rate that curvature allows for.
+        rate, rate_at_look, steps_at_look: rate in use by the rule for nets, and as it was at the last look.
+        slow: 1 once the rate has reached what curvature allows for, so that it grows slowly from then on.
+        gradient_scale: length of preconditioned gradients when P was built, for the guard.
+
+    """
+
+    armed: float = 0.0
+    factor: float = 1.0
+    step: float = float("nan")
+    limit: float = float("inf")
+    momentum: float = 0.0
+    nonconvex: float = 0.0
+    read: float = 0.0
+    steps: float = 0.0
+    built_at: float = float("nan")
+    steps_at_build: float = float("nan")
+    curvature: float = 0.0
+    looks: float = 0.0
+    first_curvature: float = float("nan")
+    log_rate: float = float("nan")
+    log_rate_variance: float = 0.0
+    rate: float = float("nan")
+    rate_at_look: float = float("nan")
+    steps_at_look: float = 0.0
+    slow: float = 0.0
+    gradient_scale: float = float("nan")
+
+    def tensor(self) -> Tensor:
+        """All of them in double precision."""
+        return torch.tensor(astuple(self), dtype=torch.float64)
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Numbers:
+        """From such a tensor; from a shorter one, of an earlier version, what it has."""
+        names = [f.name for f in fields(cls)]
+        return cls(**dict(zip(names, tensor.tolist())))

@@ -1,0 +1,96 @@
+"""Sources that the optimizer estimates from: a few batches taken together, and any source in another scaling."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from infhess.curvature.batch_source import BatchSource
+from infhess.curvature.batches import Batch, size_of, sliced
+from infhess.curvature.local import Local
+from infhess.curvature.source import Source
+
+# Graphs of all the batches are kept for further products where they are small, and built again for each otherwise.
+KEEP_GRAPHS = 100_000
+
+
+class Pool(Source):
+    """The curvature of a few batches taken together; its gradients are those of slices of them, in turn.
+
+    One matrix for all directions: the products are consistent with each other, and with few points that matters more than
+    fresh ones. Counting is left to the source behind it.
+    """
+
+    def __init__(self, source: BatchSource, batches: list[Batch], slices: int) -> None:
+        self.source, self.batches, self.size, self.like = source, batches, source.size, source.like
+        self.weights = [size_of(b) / sum(map(size_of, batches)) for b in batches]
+        self._kept = [source.local(b) for b in batches] if self.size <= KEEP_GRAPHS else None
+        self._slices, self._next = self._cut(slices), 0
+        self._directions: list[Tensor] = []
+        self.forms: list[Tensor] = []  # a column a product: sᵢᵀ Bₐ s of each batch a with the directions so far
+
+    def _cut(self, slices: int) -> list[Batch]:
+        first = self._local(0)
+        if not self.source.split or first.watch.batch_statistics or len(self.batches) >= slices:
+            return self.batches
+        return sliced(self.batches, min(slices, sum(map(size_of, self.batches))))
+
+    def _local(self, i: int) -> Local:
+        return self.source.local(self.batches[i]) if self._kept is None else self._kept[i]
+
+    def gradient(self) -> Tensor:
+        """The gradient of the next slice."""
+        self._next += 1
+        return self.source.local(self._slices[(self._next - 1) % len(self._slices)]).gradient()
+
+    def matvec(self, s: Tensor) -> Tensor:
+        """The product of all the batches together."""
+        self._directions.append(s.clone())
+        S, y = torch.stack(self._directions, 1), torch.zeros_like(s)
+        forms = []
+        for i, weight in enumerate(self.weights):
+            product = self.source.product(self._local(i), s)
+            forms.append(S.mT @ product)
+            y += weight * product
+        self.products += 1
+        self.forms.append(torch.stack(forms))
+        return y
+
+    def spread(self, S: Tensor, U: Tensor) -> Tensor:
+        """The standard deviation of uᵀBu over batches, divided by the root of their number, for each column of U.
+
+        uᵀBₐu is read off the products taken, with u where the directions S can say it. NaN for a single batch.
+        """
+        n, m = len(self.batches), len(self.forms)
+        if n < 2:
+            return U.new_full((U.shape[1],), torch.nan)
+        T = torch.zeros(n, m, m, dtype=torch.float64, device=U.device)
+        for j, form in enumerate(self.forms):
+            T[:, : j + 1, j] = T[:, j, : j + 1] = form.to(T)
+        C = torch.linalg.lstsq(S.to(T), U.to(T)).solution
+        C = C / torch.linalg.vector_norm(S.to(T) @ C, dim=0).clamp(min=1e-300)
+        curvatures = torch.einsum("ij,aik,kj->aj", C, T, C)
+        weights = torch.tensor(self.weights).to(T)[:, None]
+        mean = (weights * curvatures).sum(0)
+        variance = (weights.square() * (curvatures - mean).square()).sum(0) * n / (n - 1)
+        return variance.sqrt()
+
+
+class Rooted(Source):
+    """R B R in the place of B: a source as seen in the coordinates R⁻¹w."""
+
+    def __init__(self, source: Source, root: Tensor) -> None:
+        self.source, self.root, self.size, self.like = source, root, source.size, source.like
+
+    def matvec(self, s: Tensor) -> Tensor:
+        """R B R s."""
+        return self.root * self.source.matvec(self.root * s)
+
+    def gradient(self) -> Tensor:
+        """R g."""
+        return self.root * self.source.gradient()
+
+    def product_and_gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Both of the same data, where the source can."""
+        y, g = self.source.product_and_gradient(self.root * s)
+        return self.root * y, self.root * g

@@ -1,0 +1,44 @@
+"""What an estimate found and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Report:
+    """The curvature behind a preconditioner, its step, and the price of both.
+
+    Attributes:
+        values: eigenvalues of the curvature, descending; in the base's own scaling where it has one.
+        std: their standard deviations from the noise of mini-batches; NaN where that is not known.
+        step: what multiplies P²g: 1/λmax(P²B) where it is measured, NaN where the base keeps its rate.
+        products: products with mini-batch curvature.
+        data_points: data points read.
+        seconds: wall time.
+        notes: what the user should know, in sentences.
+
+    """
+
+    values: Tensor
+    std: Tensor
+    step: float
+    products: int
+    data_points: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, float]:
+        """Numbers by name, for TensorBoard or any logger."""
+        row = {
+            "step": self.step,
+            "products": float(self.products),
+            "data_points": float(self.data_points),
+            "seconds": self.seconds,
+            "alarms": float(len(self.notes)),
+        }
+        for i, (value, std) in enumerate(zip(self.values.tolist(), self.std.tolist()), 1):
+            row |= {f"value/{i}": value, f"std/{i}": std}
+        return row

@@ -55,3 +55,9 @@ def symmetric(mean, scale, noise, S, Y):
     covariance = scale**2 / 2 * (np.eye(N * N) + swap)
     likelihood = np.kron(noise * eye, np.diag(noise * (S * S).sum(0)))
     return DensePosterior(mean * eye, covariance, likelihood, S, Y)
+
+
+def scaled_identity_less(U, gain, root, factor):
+    """factor · R (I − U diag(gain) Uᵀ) R, entry by entry."""
+    U, R = np.asarray(U), np.diag(np.asarray(root))
+    return factor * R @ (np.eye(len(U)) - U @ np.diag(np.asarray(gain)) @ U.T) @ R

@@ -26,8 +26,6 @@ from infhess.optim.wrapper import Wrapper
 
 METHODS = ("curvature", "paper")
 STEP_LENGTHS = ("measured", "paper", "keep")
-# The most numbers that the directions take by default: 1 GiB in single precision.
-MEMORY = 2**28
 
 
 class Preconditioned(Wrapper):
@@ -78,7 +76,7 @@ class Preconditioned(Wrapper):
         ):
             if value not in allowed:
                 raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
-        super().__init__(base, default_rank(base) if rank is None else count(rank, "rank"), blocks)
+        super().__init__(base, None if rank is None else count(rank, "rank"), blocks)
         self.method, self.step_length, self.steps = (
             method,
             step_length,
@@ -136,6 +134,7 @@ class Preconditioned(Wrapper):
             raise ValueError(
                 f"observe: {type(self.base).__name__} does not move by its rate times a known scaling; wrap SGD or Adam"
             )
+        self._check_rates()
         started = time.perf_counter()
         source = self._source(loss, [batch], split, products, generator)
         with torch.no_grad():
@@ -206,7 +205,15 @@ class Preconditioned(Wrapper):
         if not rate_is_known(self.base):
             kept = f"{type(self.base).__name__} keeps its rate, which does not multiply a known scaling of gradients"
             return Step(replace(scaling, factor=1.0), math.nan, math.inf, (kept,))
+        self._check_rates()
         return measured_step(source, scaling, self._numbers, self._w())
+
+    def _check_rates(self) -> None:
+        if not all(rate > 0 for rate in self._rates):
+            raise ValueError(
+                f"lr: expected a rate above 0 when the base is made, of whatever size, got {self._rates}; a measured step is "
+                "applied relative to it"
+            )
 
     @property
     def preconditioner(self) -> Operator:
@@ -217,9 +224,3 @@ class Preconditioned(Wrapper):
     def due(self) -> bool:
         """Whether curvature along the steps has left what was predicted, so that it is time for another `update`."""
         return bool(self._numbers.armed) and self._drift.due
-
-
-def default_rank(base: torch.optim.Optimizer) -> int:
-    """32, or as many directions as 1 GiB of single precision holds."""
-    size = sum(real(p.detach()).numel() for group in base.param_groups for p in group["params"])
-    return max(1, min(32, MEMORY // max(size, 1)))

@@ -12,7 +12,6 @@ from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.local import Local
 from infhess.optim.scaling import Scaling
 
-
 # Curvature below minus this share of the largest is no rounding, and no convex loss.
 NEGATIVE = 1e-3
 

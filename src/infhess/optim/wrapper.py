@@ -21,6 +21,8 @@ from infhess.optim.scaling import Block, Scaling
 from infhess.optim.transform import Own, preconditioned, shortened
 
 PREFIX = "curvature_"
+# The most numbers that the directions take by default: 1 GiB in single precision.
+MEMORY = 2**28
 
 
 class Wrapper(torch.optim.Optimizer):
@@ -31,9 +33,9 @@ class Wrapper(torch.optim.Optimizer):
 
     _settings: tuple[str, ...] = ()  # further attributes to be copied and pickled
 
-    def __init__(self, base: torch.optim.Optimizer, rank: int, blocks: str) -> None:
+    def __init__(self, base: torch.optim.Optimizer, rank: int | None, blocks: str) -> None:
         _checked_base(base)
-        self.base, self.rank, self.blocks = base, rank, blocks
+        self.base, self.rank, self.blocks = base, rank or default_rank(base), blocks
         self._own: dict[Tensor, Own] = {}
         self._rates: list[float] = []  # lr₀ of each group
         self._pool: list[Any] = []  # batches kept by observe until an estimate is made
@@ -163,17 +165,18 @@ class Wrapper(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a checkpoint, of this wrapper or of its bare base (nothing is learnt then)."""
-        theirs, ours = _parted(state_dict["state"])
-        params = self._params()
-        for i, own in ours.items():
-            _same_shapes(i, own, self._own[params[i]])
+        theirs, by_name = _parted(state_dict["state"])
+        names = [name for group in state_dict["param_groups"] for name in group["params"]]
+        ours = [by_name.get(name, {}) for name in names]
+        for name, p, own in zip(names, self._params(), ours):
+            _same_shapes(name, own, self._own[p])
         super().load_state_dict({**state_dict, "state": theirs})
         self.zero_out()
-        for i, p in enumerate(self._params()):
-            for name, value in ours.get(i, {}).items():
+        for p, own in zip(self._params(), ours):
+            for name, value in own.items():
                 if name != "numbers":
                     self._own[p][name] = value.detach().to(self._own[p][name], copy=True)
-        if ours:
+        if all(ours):
             numbers = [ours[i]["numbers"] for i in self._firsts()]
             self._rates = [float(n[0]) for n in numbers]
             self._numbers = Numbers.of(numbers[0][1:])
@@ -249,6 +252,12 @@ class Wrapper(torch.optim.Optimizer):
         return Scaling(blocks, self._numbers.factor, torch.cat(roots) if roots else None)
 
 
+def default_rank(base: torch.optim.Optimizer) -> int:
+    """32, or as many directions as 1 GiB of single precision holds."""
+    size = sum(real(p.detach()).numel() for group in base.param_groups for p in group["params"])
+    return max(1, min(32, MEMORY // max(size, 1)))
+
+
 def _checked_base(base: Any) -> None:
     if not isinstance(base, torch.optim.Optimizer):
         raise TypeError(f"base: expected a torch.optim.Optimizer, got {type(base).__name__}")
@@ -271,7 +280,7 @@ def _global_hooks_off() -> Iterator[None]:
             h.update(before)
 
 
-def _parted(state: dict[int, dict[str, Any]]) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Tensor]]]:
+def _parted(state: dict[Any, dict[str, Any]]) -> tuple[dict[Any, dict[str, Any]], dict[Any, dict[str, Tensor]]]:
     """The base's entries and ours."""
     theirs, ours = {}, {}
     for i, entry in state.items():
@@ -284,11 +293,11 @@ def _parted(state: dict[int, dict[str, Any]]) -> tuple[dict[int, dict[str, Any]]
     return theirs, ours
 
 
-def _same_shapes(i: int, given: dict[str, Tensor], own: Own) -> None:
+def _same_shapes(name: Any, given: dict[str, Tensor], own: Own) -> None:
     expected = {name: tuple(value.shape) for name, value in own.items()}
     got = {name: tuple(value.shape) for name, value in given.items() if name != "numbers"}
-    if got != expected:
+    if given and got != expected:
         raise ValueError(
-            f"state_dict: parameter {i} was saved with {got}, expected {expected}; make the optimizer with the rank, base and "
-            "parameters that it was saved with"
+            f"state_dict: parameter {name} was saved with {got}, expected {expected}; make the optimizer with the rank, "
+            "the base and the parameters that it was saved with"
         )

@@ -247,11 +247,8 @@ def test_lambda0_of_the_layers_has_the_missing_one_over_n():
 
     w, loss, batches = quadratic(B, b, noise=1.0)
     pilot = paper_layer_pilot(infhess.Hessian(loss, [w], batches()), batches=10)
-    gs = []
     stream = batches()
-    for _ in range(10):
-        gs.append(torch.autograd.grad(loss(next(stream)), w)[0])
-    g = torch.stack(gs)
+    g = torch.stack([torch.autograd.grad(loss(next(stream)), w)[0] for _ in range(10)])
     expected = ((g.square().sum() - g.sum(0).square().sum() / 10) / 10).sqrt()
     close(torch.tensor(pilot.prior.noise), expected, 1e-6)
 
@@ -286,16 +283,19 @@ def test_around_adam_the_step_is_measured_in_its_own_scaling():
 # ---- due
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize(("factor", "expected"), [(1.0, False), (0.1, True), (6.0, True)])
+@pytest.mark.parametrize(
+    ("momentum", "factor", "expected"),
+    [(0.0, 1.0, False), (0.0, 0.1, True), (0.0, 6.0, True), (0.9, 1.0, False), (0.9, 6.0, True)],
+)
 def test_due_when_curvature_has_left_what_was_predicted(momentum, factor, expected):
+    B, b = spectrum(torch.logspace(3, -1, 40, dtype=F64)), randn(40, seed=5)
     w, _, batches = quadratic(B, b)
     scale, root = [1.0], torch.linalg.cholesky(B)  # noise of the shape of the curvature, as mini-batches have it
 
     def loss(batch):
         return scale[0] * (0.5 * w @ B @ w - b @ w) + (batch @ root.mT @ w).mean()
 
-    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1.0, momentum=momentum), rank=8)
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1.0, momentum=momentum), rank=32)
     stream = batches()
     opt.update(loss, stream)
     assert not opt.due

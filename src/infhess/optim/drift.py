@@ -41,15 +41,17 @@ class Drift:
             self._moved.append(-rate * self._velocity)
         elif len(self._past) == 2 * LAG + 2:
             kick, answer = self._past[-2] - self._past[LAG], self._past[-1] - self._past[0]
-            expected = -0.25 * rate * (1 - gain) * values * kick
-            self._add(((1 - gain) * kick) @ answer, ((1 - gain) * kick) @ expected)
+            self._add(kick, answer, -0.25 * rate * (1 - gain) * values * kick, 1 - gain)
 
     def _displacements(self, c: Tensor, values: Tensor, weights: Tensor) -> None:
         if len(self._moved) == 2:
             before, last = self._moved
-            self._add((weights * before) @ (c - self._past[-2]), (weights * before) @ (values * last))
+            self._add(before, c - self._past[-2], values * last, weights)
 
-    def _add(self, o: Tensor, p: Tensor) -> None:
+    def _add(self, z: Tensor, seen: Tensor, expected: Tensor, weights: Tensor) -> None:
+        """z·seen and z·expected in the metric of P², relative to the sizes at hand: no step is to outweigh all others."""
+        size = ((weights * z) @ z * ((weights * seen) @ seen)).sqrt().clamp(min=1e-300)
+        o, p = (weights * z) @ seen / size, (weights * z) @ expected / size
         row = torch.stack([torch.ones_like(o), o, p, o * o, o * p, p * p])
         self._moments = row if self._moments is None else FORGET * self._moments + row
 

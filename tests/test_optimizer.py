@@ -10,7 +10,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
 
@@ -33,7 +33,7 @@ BASES = {
     "rprop": lambda p, **k: torch.optim.Rprop(p, lr=0.01, **k),
     "adafactor": lambda p, **k: torch.optim.Adafactor(p, lr=0.01, **k),
 }
-MEASURED = [name for name in BASES if name not in ("adadelta", "rprop", "adafactor")]
+MEASURED = [name for name in BASES if name not in ("radam", "adadelta", "rprop", "adafactor")]
 each_base = pytest.mark.parametrize("base", BASES)
 
 
@@ -145,22 +145,78 @@ def test_it_is_an_optimizer_and_shares_groups_and_state_with_its_base():
     assert opt.state is opt.base.state
 
 
-def test_groups_added_later_are_trained_and_preconditioned_from_the_next_update_on():
-    model, opt = armed()
+@pytest.mark.parametrize("how", ["update", "observe"])
+def test_groups_added_later_are_trained_at_their_own_rate_until_the_next_estimate(how):
+    model = net()
+    opt = infhess.Preconditioned(BASES["momentum"](model.parameters()), rank=3)
     extra = nn.Parameter(torch.ones(2))
-    opt.add_param_group({"params": [extra], "lr": 0.5})
 
     def loss(batch):
         return ((model(batch[0]) + extra - batch[1]) ** 2).mean()
 
-    for _ in range(2):
-        before = extra.detach().clone()
-        opt.zero_grad()
-        loss(next(batches())).backward()
-        opt.step()
-        assert not torch.equal(before, extra)
+    def train(n):
+        for batch, _ in zip(batches(), range(n)):
+            opt.zero_grad()
+            loss(batch).backward()
+            if how == "observe":
+                opt.observe(loss, batch)
+            opt.step()
+
+    if how == "update":
         opt.update(loss, batches())
+    train(10)
+    opt.add_param_group({"params": [extra], "lr": 0.01})
+    if how == "update":
+        assert torch.equal(opt.preconditioner.dense(), torch.eye(opt.preconditioner.shape[0]))
+        train(10)
+        opt.update(loss, batches())
+    train(150)
+    assert not torch.equal(extra, torch.ones(2))
+    assert float(loss(next(batches(7))).detach()) < 0.5
     assert opt.preconditioner.shape[0] == sum(p.numel() for p in model.parameters()) + 2
+
+
+def test_ratios_between_the_rates_of_groups_stay():
+    model = net()
+    groups = [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2].parameters(), "lr": 1e-30}]
+    opt = infhess.Preconditioned(torch.optim.SGD(groups), rank=3)
+    opt.update(loss_of(model), batches())
+    before = weights(model)
+    steps(model, opt, 3)
+    assert [torch.equal(a, b) for a, b in zip(before, weights(model))] == [False, False, True, True]
+
+
+def test_a_schedule_with_a_peak_may_be_made_before_the_wrapper():
+    ends = []
+    for first in ("wrapper", "schedule"):
+        model = net()
+        base = torch.optim.SGD(model.parameters(), lr=0.1)
+        opt = infhess.Preconditioned(base, rank=3) if first == "wrapper" else None
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(base, max_lr=0.1, total_steps=30)
+        opt = opt or infhess.Preconditioned(base, rank=3)
+        opt.update(loss_of(model), batches())
+        for i in range(10):
+            steps(model, opt, 1, seed=i)
+            scheduler.step()
+        ends.append(weights(model))
+    assert same(*ends)
+
+
+def test_weight_decay_counts_where_a_step_is_measured():
+    w = nn.Parameter(torch.ones(5))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1, weight_decay=0.1), rank=5)
+    D, g = torch.tensor([100.0, 10.0, 1.0, 1e-2, 1e-3]), torch.Generator().manual_seed(0)
+    data = [1 + 0.1 * torch.rand(16, 5, generator=g) for _ in range(8)]
+
+    def loss(x):
+        return (x * D * w * w).mean(0).sum()
+
+    opt.update(loss, data)
+    for _ in range(60):
+        opt.zero_grad()
+        loss(data[0]).backward()
+        opt.step()
+    assert float(w.detach().abs().max()) < 0.1
 
 
 SCHEDULES = {
@@ -278,6 +334,70 @@ def test_sparse_gradients_are_named():
     (model(torch.tensor([1])) - 1).square().mean().backward()
     with pytest.raises(RuntimeError, match="sparse"):
         opt.step()
+
+
+def test_no_gradients_at_all_is_no_step():
+    w = nn.Parameter(torch.tensor([1.0, 1.0]))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1), rank=2)
+    opt.update(lambda x: (x * (w[0] ** 2 - w[1] ** 2 + w.sum())).mean(), [torch.ones(3, 1)])
+    assert opt._numbers.limit < float("inf")
+    opt.zero_grad()
+    opt.step()
+    assert torch.equal(w, torch.ones(2))
+
+
+def test_a_single_number_is_a_parameter_too():
+    s = nn.Parameter(torch.tensor(3.0))
+    opt = infhess.Preconditioned(torch.optim.SGD([s], lr=0.1), rank=2)
+    opt.update(lambda x: (x * (s - 1) ** 2).mean(), [torch.ones(4)])
+    ((s - 1) ** 2).backward()
+    opt.step()
+    assert abs(float(s.detach()) - 1) < 2
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_strides_of_gradients_are_kept(fused):
+    ends = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        g = torch.Generator().manual_seed(0)
+        w = nn.Parameter(torch.randn(4, 3, 3, 3, generator=g).to(memory_format=layout))
+        a = torch.rand(8, 4, 3, 3, 3, generator=g)
+        opt = infhess.Preconditioned(torch.optim.Adam([w], lr=0.01, fused=fused), rank=2, step_length="keep")
+
+        def loss(x, w=w):
+            return (x * (w - 1).square()).mean()
+
+        opt.update(loss, [a[:4], a[4:]])
+        for _ in range(4):
+            opt.zero_grad()
+            loss(a).backward()
+            opt.step()
+        ends.append(w.detach().contiguous())
+    assert torch.allclose(*ends, rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision_gradients_do_not_overflow_the_limit():
+    from infhess.optim.transform import shortened
+
+    g = torch.full((400,), 3000.0, dtype=torch.float16)
+    (shorter,) = shortened([g], [1.0], 6.0)
+    assert torch.allclose(shorter.float().norm(), torch.tensor(6.0), rtol=1e-2)
+
+
+def test_complex_and_real_parameters_together():
+    g = torch.Generator().manual_seed(0)
+    r, c = nn.Parameter(torch.randn(3, generator=g)), nn.Parameter(torch.randn(4, dtype=torch.complex64, generator=g))
+    opt = infhess.Preconditioned(torch.optim.SGD([r, c], lr=0.1), rank=4)
+
+    def loss(x):
+        return (x * (r.square().sum() + (c.abs() ** 2).sum())).mean()
+
+    opt.update(loss, [torch.ones(4), torch.ones(4)])
+    for _ in range(20):
+        opt.zero_grad()
+        loss(torch.ones(4)).backward()
+        opt.step()
+    assert float(c.detach().abs().max()) < 0.1
 
 
 def test_complex_parameters_move_as_their_parts():
@@ -476,6 +596,53 @@ def test_a_checkpoint_of_a_self_driving_run_resumes_bit_for_bit(base):
     assert same(weights(model), weights(other))
 
 
+@pytest.mark.parametrize("base", ["sgd", "adam"])
+def test_loading_ones_own_state_changes_nothing(base):
+    _model, opt = armed(base)
+    before = opt.preconditioner.dense()
+    opt.load_state_dict(opt.state_dict())
+    assert torch.equal(opt.preconditioner.dense(), before)
+
+
+def test_hooks_on_checkpoints_see_everything():
+    model, opt = armed("momentum")
+    seen = []
+    opt.register_state_dict_post_hook(lambda o, state: seen.append("curvature_basis" in state["state"][0]))
+    opt.register_load_state_dict_pre_hook(lambda o, state: seen.append("curvature_basis" in state["state"][0]))
+    opt.register_load_state_dict_post_hook(lambda o: seen.append(bool(o._numbers.armed)))
+    opt.load_state_dict(opt.state_dict())
+    assert seen == [True, True, True]
+    reordered = infhess.Preconditioned(BASES["momentum"](list(net().parameters())[::-1]), rank=3)
+
+    def turn(o, state):
+        turned = {3 - i: entry for i, entry in state["state"].items()}
+        return {**state, "state": turned}
+
+    reordered.register_load_state_dict_pre_hook(turn)
+    reordered.load_state_dict(opt.state_dict())
+    last = reordered.param_groups[0]["params"][-1]
+    assert torch.equal(reordered.state[last]["curvature_basis"], opt.state[model[0].weight]["curvature_basis"])
+
+
+def test_groups_without_parameters_and_entries_of_no_parameter_are_kept():
+    model = net()
+    opt = infhess.Preconditioned(torch.optim.SGD([{"params": []}, {"params": model.parameters()}], lr=0.1), rank=2)
+    opt.update(loss_of(model), batches())
+    opt.state["note"] = 3
+    state = opt.state_dict()
+    opt.load_state_dict(state)
+    assert opt.state["note"] == 3
+
+
+def test_parameters_may_be_replaced():
+    opt = infhess.Preconditioned(BASES["adam"](net().parameters()), rank=3)
+    opt.param_groups[0]["params"][3] = nn.Parameter(torch.ones(2))
+    for p in opt.param_groups[0]["params"]:
+        p.grad = torch.ones_like(p)
+    opt.step()
+    assert len(opt.state_dict()["state"]) == 4
+
+
 def test_a_checkpoint_of_the_bare_base_is_taken_and_nothing_learnt():
     model, opt = armed("adam")
     bare = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -515,16 +682,18 @@ def test_copies_go_their_own_way(base, how):
     assert same(weights(model), weights(other))
 
 
+@pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("base", ["sgd", "momentum", "adam"])
-def test_distributed_checkpoints(base):
+def test_distributed_checkpoints(base, flat):
     model, opt = armed(base)
     steps(model, opt, 2)
-    saved = through_a_file(get_optimizer_state_dict(model, opt))
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    saved = through_a_file(get_optimizer_state_dict(model, opt, options=options))
     other = net()
     other.load_state_dict(model.state_dict())
     again = infhess.Preconditioned(BASES[base](other.parameters()), rank=3)
-    get_optimizer_state_dict(other, again)
-    set_optimizer_state_dict(other, again, saved)
+    get_optimizer_state_dict(other, again, options=options)
+    set_optimizer_state_dict(other, again, saved, options=options)
     steps(model, opt, 2)
     steps(other, again, 2)
     assert same(weights(model), weights(other))
@@ -575,3 +744,38 @@ def test_a_parameter_that_changed_its_shape_is_named_and_training_goes_on():
         p.grad = torch.ones_like(p)
     opt.step()
     assert bool((bias != 0).all())
+
+
+def test_adagrad_may_be_estimated_before_its_first_step():
+    model = net()
+    opt = infhess.Preconditioned(torch.optim.Adagrad(model.parameters(), lr=0.1), rank=3)
+    opt.update(loss_of(model), batches())
+    before = value_of(model)
+    steps(model, opt, 40)
+    assert value_of(model) < before - 0.01
+
+
+def test_observe_survives_bad_batches_and_a_gradient_of_zero():
+    w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1), rank=2)
+    g = torch.Generator().manual_seed(0)
+
+    def loss(x):
+        return (x @ w).square().mean()
+
+    notes = []
+    for t in range(600):
+        x = torch.randn(32, 2, generator=g, dtype=torch.float64)
+        if t == 6:
+            x = x * torch.nan
+        opt.zero_grad()
+        loss(x).backward()
+        report = opt.observe(loss, x)
+        notes += report.notes if report else ()
+        if t != 6:
+            opt.step()
+        if t == 400:
+            with torch.no_grad():
+                w.zero_()
+    assert float(w.detach().abs().max()) < 1e-30
+    assert any("nothing was learnt" in note for note in notes)

@@ -66,7 +66,7 @@ def real(v: Tensor) -> Tensor:
 def _shaped(v: Tensor, p: Tensor) -> Tensor:
     """A part of a flat vector as a tensor like the parameter."""
     if p.is_complex():
-        parts = v.reshape(*p.shape, 2).to(p.device, p.real.dtype).contiguous()
+        parts = v.reshape(*p.shape, 2).to(p.device, p.real.dtype, copy=True)  # at an even place in memory
         return torch.view_as_complex(parts)
     return v.reshape(p.shape).to(p.device, p.dtype)
 

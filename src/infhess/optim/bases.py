@@ -35,25 +35,30 @@ def inertia(group: Group) -> Inertia:
     return Inertia(0.0, 1.0)
 
 
+def moved(state: dict[str, Any]) -> bool:
+    """Whether the base has made a step with this parameter."""
+    return bool(state) and float(state.get("step", 0)) > 0
+
+
 def _root(v: Tensor, group: Group) -> Tensor:
     return v.sqrt() + float(group["eps"])
 
 
 def _adam(state: dict[str, Any], group: Group, squares: Tensor) -> Tensor:
-    v = state.get("max_exp_avg_sq", state.get("exp_avg_sq"))
-    if v is None:
+    if not moved(state):
         return _root(squares, group)
+    v = state["max_exp_avg_sq" if "max_exp_avg_sq" in state else "exp_avg_sq"]
     age = float(state.get("step", 1))
     corrected: Tensor = real(v) / (1 - float(group["betas"][1]) ** age)
     return _root(corrected, group)
 
 
 def _adamax(state: dict[str, Any], group: Group, squares: Tensor) -> Tensor:
-    return real(state["exp_inf"]) if "exp_inf" in state else _root(squares, group)
+    return real(state["exp_inf"]) if moved(state) else _root(squares, group)
 
 
 def _rmsprop(state: dict[str, Any], group: Group, squares: Tensor) -> Tensor:
-    if "square_avg" not in state:
+    if not moved(state):
         return _root((1 - float(group["alpha"])) * squares, group)
     v = real(state["square_avg"])
     if "grad_avg" in state:
@@ -62,9 +67,7 @@ def _rmsprop(state: dict[str, Any], group: Group, squares: Tensor) -> Tensor:
 
 
 def _adagrad(state: dict[str, Any], group: Group, squares: Tensor) -> Tensor:
-    age = float(state.get("step", 0))
-    v = real(state["sum"]) if "sum" in state and age else squares
-    return _root(v, group)
+    return _root(real(state["sum"]) if moved(state) else squares, group)
 
 
 # The divisor of the gradient, from the state of a parameter; before the first step from the squares of a few gradients.
@@ -72,7 +75,6 @@ DIVISORS: dict[type[torch.optim.Optimizer], Callable[[dict[str, Any], Group, Ten
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adam,
     torch.optim.NAdam: _adam,
-    torch.optim.RAdam: _adam,
     torch.optim.Adamax: _adamax,
     torch.optim.RMSprop: _rmsprop,
     torch.optim.Adagrad: _adagrad,
@@ -81,10 +83,8 @@ PLAIN = (torch.optim.SGD, torch.optim.ASGD)
 
 
 def divisor(base: torch.optim.Optimizer) -> Callable[[dict[str, Any], Group, Tensor], Tensor] | None:
-    """How the base scales gradients; None for one that does not."""
-    known = next((f for kind, f in DIVISORS.items() if isinstance(base, kind)), None)
-    adam_like = {"betas", "eps"} <= set(base.param_groups[0]) and not isinstance(base, PLAIN)
-    return known or (_adam if adam_like else None)
+    """How the base scales gradients; None for one that does not, or in no known way (RAdam begins without)."""
+    return next((f for kind, f in DIVISORS.items() if isinstance(base, kind)), None)
 
 
 def rate_is_known(base: torch.optim.Optimizer) -> bool:
@@ -100,7 +100,8 @@ def root_of_scaling(base: torch.optim.Optimizer, squares: Tensor) -> Tensor | No
     rule = divisor(base)
     if rule is None:
         return None
-    parts, start = [], 0
+    parts: list[Tensor] = []
+    start = 0
     for group in base.param_groups:
         for p in group["params"]:
             n = real(p.detach()).numel()
@@ -112,3 +113,13 @@ def root_of_scaling(base: torch.optim.Optimizer, squares: Tensor) -> Tensor | No
     seen = D > 0
     floor = D[seen].max() if bool(seen.any()) else D.new_ones(())
     return torch.where(seen, D, floor).rsqrt()
+
+
+def decay(base: torch.optim.Optimizer, root: Tensor | None) -> float:
+    """What weight decay adds to the curvature that a step meets: it acts outside of P, and inside of Adam's scaling."""
+    found = 0.0
+    for group in base.param_groups:
+        coupled = root is not None and not group.get("decoupled_weight_decay", isinstance(base, torch.optim.AdamW))
+        scale = float(root.square().max()) if coupled and root is not None else 1.0
+        found = max(found, scale * float(group.get("weight_decay") or 0.0))
+    return found

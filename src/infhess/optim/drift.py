@@ -31,6 +31,7 @@ class Drift:
         self._moved: deque[Tensor] = deque(maxlen=2)
         self._moments: Tensor | None = None  # Σ of 1, o, p, oo, op, pp
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def see(self, c: Tensor, values: Tensor, gain: Tensor, rate: float, decay: float, weight: float) -> None:
         """One step: c, the curvature and the gains along U, the rate applied and the base's momentum."""
         self._past.append(c)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch, size_of
+from infhess.optim.bases import decay
 from infhess.optim.estimate import pooled
 from infhess.optim.scaling import Scaling, identity
 from infhess.optim.step_length import largest
@@ -47,17 +48,14 @@ def observe(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | No
 
 def converge(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:
     """Builds of P² on growing pools, and a step that is measured now and then on the batch at hand."""
-    n, done = opt._numbers, None
-    if opt._pool and sum(map(size_of, opt._pool)) >= _pool_size(opt, batch):
-        done = _build(opt, source, batch)
-    elif not n.armed:
-        plain = identity(opt._sizes(), source.like, opt._root_of(source.local(batch)))
-        _look(opt, source, batch, plain, 6)
-        opt._install(plain, math.nan)
-        done = source.like, ("the step is that of the plain gradient until the first pool is read",)
-    elif _power_of_two(n.steps - n.steps_at_build):
-        _look(opt, source, batch, opt._scaling(), 1 if size_of(batch) > 128 else 4)
-        done = source.like, ()
+    n = opt._numbers
+    try:
+        done = _converge(opt, source, batch)
+    except ValueError as error:
+        opt._pool.clear()
+        if not n.armed:
+            raise
+        return source.like, (f"nothing was learnt from this batch: {error}",)
     if n.nonconvex:
         opt._pool.clear()
         return follow(opt, source, batch)
@@ -65,6 +63,21 @@ def converge(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | N
         opt._pool.append(batch)
     _set_step(opt)
     return done
+
+
+def _converge(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:
+    n = opt._numbers
+    if opt._pool and sum(map(size_of, opt._pool)) >= _pool_size(opt, batch):
+        return _build(opt, source, batch)
+    if not n.armed:
+        plain = identity(opt._sizes(), source.like, opt._root_of(source.local(batch)))
+        _look(opt, source, batch, plain, 6)
+        opt._install(plain, math.nan)
+        return source.like, ("the step is that of the plain gradient until the first pool is read",)
+    if _power_of_two(n.steps - n.steps_at_build):
+        _look(opt, source, batch, opt._scaling(), 1 if size_of(batch) > 128 else 4)
+        return source.like, ()
+    return None
 
 
 def _pool_size(opt: Preconditioned, batch: Batch) -> int:
@@ -115,7 +128,9 @@ def _look(opt: Preconditioned, source: BatchSource, batch: Batch, scaling: Scali
 
 def _set_step(opt: Preconditioned) -> None:
     n = opt._numbers
-    cautious = n.curvature * (1 + 0.5 / max(n.looks, 1))
+    cautious = n.curvature * (1 + 0.5 / max(n.looks, 1)) + decay(
+        opt.base, opt._scaling().root if opt._adaptive else None
+    )
     n.step = 0.9 / cautious / n.factor / (1 + n.steps / 1000) ** 0.5
     n.momentum = 0.5 / (1 + n.steps / 500)
 
@@ -135,7 +150,7 @@ def follow(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | Non
     early = n.steps <= EARLY and n.rate > 1.5 * n.rate_at_look
     if not n.rate > 0 or n.steps <= 4 or since >= EVERY or early:
         notes = _look_along(opt, source, batch)
-    target = _sigma(opt) * math.exp(n.log_rate) if n.log_rate == n.log_rate else n.rate
+    target = 1 / (math.exp(-n.log_rate) / _sigma(opt) + decay(opt.base, None)) if n.log_rate == n.log_rate else n.rate
     if FAST * n.rate > target and n.steps > 10:
         n.slow = 1.0
     n.rate = min((SLOW if n.slow else FAST) * n.rate, target)

@@ -47,10 +47,12 @@ def pooled(
     """
     pool = Pool(source, batches, steps)
     posterior = _inferred(_rooted(pool, root), [source.size], steps, None, known)[0]
-    sigma, U = positive_eigenpairs(posterior, rank)
     T = posterior.observations.SY
-    low = float(torch.linalg.eigvalsh((T + T.mT) / 2)[0])
-    negative = low < -NEGATIVE * float(T.diagonal().max())
+    ritz = torch.linalg.eigvalsh((T + T.mT) / 2)
+    if not float(ritz[-1]) > 0:
+        raise NoCurvatureError("no direction has positive curvature, so there is nothing to precondition with")
+    sigma, U = positive_eigenpairs(posterior, rank)
+    negative = bool(ritz[0] < -NEGATIVE * ritz[-1])
     return Estimate(_ridge([(sigma, U)], root), sigma, pool.spread(posterior.observations.S, U), negative=negative)
 
 

@@ -10,10 +10,12 @@ from torch import Tensor
 
 @dataclass
 class Numbers:
-    """What is in use (first four), and what self-driving follows.
+    """What is in use (to `momentum`), and what self-driving follows.
 
     Attributes:
+        base_rate: lr₀, the largest rate that a group of the base was made with.
         armed: 1 from the first estimate on.
+        directions: how many there are.
         factor: the coefficient of the identity in P².
         step: multiplies P²g; NaN where the base keeps its own rate.
         limit: the longest step |Δw|; infinite on convex problems.
@@ -30,7 +32,9 @@ class Numbers:
 
     """
 
+    base_rate: float = float("nan")
     armed: float = 0.0
+    directions: float = 0.0
     factor: float = 1.0
     step: float = float("nan")
     limit: float = float("inf")

@@ -17,7 +17,7 @@ from infhess.curvature.flat import real
 from infhess.curvature.local import Local
 from infhess.lowrank import Operator
 from infhess.optim import drive
-from infhess.optim.bases import divisor, rate_is_known, root_of_scaling
+from infhess.optim.bases import decay, moved, rate_is_known, root_of_scaling
 from infhess.optim.blocks import BLOCKS
 from infhess.optim.estimate import POINTS_A_DIRECTION, Estimate, layered, pooled, printed, printed_layers, read_pool
 from infhess.optim.report import Report
@@ -160,7 +160,7 @@ class Preconditioned(Wrapper):
         if len(signs) > 1:
             raise ValueError("expected all groups to minimise, or all to maximise")
         for i, p in enumerate(self._params()):
-            if real(p.detach()).shape != self._own[p]["basis"].shape[1:]:
+            if real(p.detach()).shape != self._learnt.of(p)["basis"].shape[1:]:
                 raise ValueError(
                     f"parameter {i} has changed its shape to {tuple(p.shape)}; make a new Preconditioned for the new model"
                 )
@@ -181,17 +181,17 @@ class Preconditioned(Wrapper):
 
     def _root(self, source: BatchSource) -> Tensor | None:
         """The root of the base's own scaling; before its first step, from the squares of a few gradients."""
-        if divisor(self.base) is None:
+        if not self._adaptive:
             return None
         squares = source.like.new_zeros(source.size)
-        if not all(self.state.get(p) for p in self._params()):
+        if not all(moved(self.state.get(p, {})) for p in self._params()):
             for _ in range(FRESH):
                 squares += source.gradient().square() / FRESH
         return root_of_scaling(self.base, squares)
 
     def _root_of(self, local: Local) -> Tensor | None:
         """The same from one batch."""
-        return None if divisor(self.base) is None else root_of_scaling(self.base, local.gradient().square())
+        return None if not self._adaptive else root_of_scaling(self.base, local.gradient().square())
 
     def _step_of(self, source: BatchSource, found: Estimate) -> Step:
         """The step of the chosen kind, and P² with the factor that goes with it."""
@@ -206,13 +206,13 @@ class Preconditioned(Wrapper):
             kept = f"{type(self.base).__name__} keeps its rate, which does not multiply a known scaling of gradients"
             return Step(replace(scaling, factor=1.0), math.nan, math.inf, (kept,))
         self._check_rates()
-        return measured_step(source, scaling, self._numbers, self._w())
+        return measured_step(source, scaling, self._numbers, self._w(), decay(self.base, scaling.root))
 
     def _check_rates(self) -> None:
-        if not all(rate > 0 for rate in self._rates):
+        if not self._numbers.base_rate > 0:
             raise ValueError(
-                f"lr: expected a rate above 0 when the base is made, of whatever size, got {self._rates}; a measured step is "
-                "applied relative to it"
+                f"lr: expected a rate above 0 when the base is made, of whatever size, got {self._numbers.base_rate:g}; "
+                "a measured step is applied relative to it"
             )
 
     @property

@@ -28,8 +28,11 @@ class Step(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def measured_step(source: BatchSource, scaling: Scaling, numbers: Numbers, w: Tensor) -> Step:
-    """1/λmax(P²B), the mean over a few fresh batches; bounded once negative curvature has been seen."""
+def measured_step(source: BatchSource, scaling: Scaling, numbers: Numbers, w: Tensor, decay: float) -> Step:
+    """1/λmax(P²B), the mean over a few fresh batches; bounded once negative curvature has been seen.
+
+    Weight decay is added to λmax: the base applies it at the same rate, outside of P.
+    """
     found, lengths = [], []
     for _ in range(FRESH):
         local = source.local(source.draw())
@@ -40,6 +43,7 @@ def measured_step(source: BatchSource, scaling: Scaling, numbers: Numbers, w: Te
         raise ValueError(
             "the loss has no curvature on these batches, so there is no step to measure; is it linear here?"
         )
+    value += decay
     if not (negative or numbers.nonconvex):
         return Step(scaling, 1 / (value * scaling.factor))
     numbers.nonconvex = 1.0

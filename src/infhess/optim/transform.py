@@ -43,7 +43,7 @@ def _rows(grad: Tensor, own: Own) -> Tensor:
 
 def _matrix(own: Own) -> Tensor:
     """Uᵀ of this parameter, (k, n)."""
-    return own["basis"].flatten(1)
+    return own["basis"].reshape(len(own["basis"]), -1)
 
 
 def _times_root(g: Tensor, own: Own) -> Tensor:
@@ -59,13 +59,18 @@ def _less(g: Tensor, own: Own, coefficients: Tensor) -> Tensor:
 def _like(flat: Tensor, grad: Tensor) -> Tensor:
     if grad.is_complex():
         return torch.view_as_complex(flat.view(*grad.shape, 2).to(grad.real.dtype))
-    return flat.view(grad.shape).to(grad.dtype)
+    shaped = flat.view(grad.shape)
+    # Fused kernels walk through memory: the strides are to be those of the gradient.
+    return shaped.to(grad.dtype) if grad.is_contiguous() else torch.empty_like(grad).copy_(shaped)
 
 
 def shortened(grads: Sequence[Tensor | None], rates: Sequence[float | Tensor], limit: float) -> list[Tensor | None]:
     """The gradients, all divided by one number where the step Σ (rate·|g|)² would be longer than the limit."""
     live = [i for i, g in enumerate(grads) if g is not None]
-    norms = torch._foreach_norm([real(grads[i]) for i in live])  # type: ignore[arg-type]
+    if not live:
+        return list(grads)
+    widest = torch.promote_types(real(grads[live[0]]).dtype, torch.float32)  # type: ignore[arg-type]
+    norms = torch._foreach_norm([real(grads[i]) for i in live], 2, widest)  # type: ignore[arg-type]
     device = norms[0].device
     lengths = torch.stack([norm.to(device) * rates[i] for norm, i in zip(norms, live)])
     shrink = (limit / torch.linalg.vector_norm(lengths)).clamp(max=1.0)

@@ -108,12 +108,11 @@ def block_steps(
     steps: int,
     r: Tensor,
     direction: Policy,
-    generator: torch.Generator | None = None,
 ) -> Iterator[list[Posterior]]:
     """Algorithm 1 on the diagonal blocks of a matrix at once: one posterior a block, one product a step for all of them.
 
-    Each block chooses a direction of its own. What the other blocks add to its product is noise, and with a generator of zero
-    mean: each direction then gets a random sign.
+    Each block chooses a direction of its own. What the other blocks add to its product is noise to it, unless the source gives
+    products with the blocks alone.
     """
     sizes = [p.shape[0] for p in posteriors]
     for i in range(steps):
@@ -122,26 +121,19 @@ def block_steps(
         parts = [direction(p, r_b, p.observations.spare()) for p, r_b in zip(posteriors, torch.split(r, sizes))]
         if all(s is None for s in parts):
             return
-        signs = _signs(len(sizes), generator)
-        s = _joined(parts, sizes, signs, r)
+        s = _joined(parts, sizes, r)
         # Observe; and a new noisy gradient at the same point, which the last step has no use for.
         y, r = source.product_and_gradient(s) if i + 1 < steps else (source.matvec(s), r)
-        ys = [sign * y_b for sign, y_b in zip(signs, torch.split(y, sizes))] if len(sizes) > 1 else [y]
+        ys = torch.split(y, sizes)
         posteriors = [p if s is None else p.extend(s, y_b) for p, s, y_b in zip(posteriors, parts, ys)]  # infer
         yield posteriors
 
 
-def _signs(blocks: int, generator: torch.Generator | None) -> list[float]:
-    if generator is None or blocks == 1:
-        return [1.0] * blocks
-    return (2.0 * torch.randint(2, (blocks,), generator=generator) - 1).tolist()
-
-
-def _joined(parts: list[Tensor | None], sizes: list[int], signs: list[float], like: Tensor) -> Tensor:
+def _joined(parts: list[Tensor | None], sizes: list[int], like: Tensor) -> Tensor:
     """One vector from a direction a block, zeros where a block has none."""
     if len(parts) == 1 and parts[0] is not None:
         return parts[0]
-    return torch.cat([like.new_zeros(n) if s is None else sign * s for s, n, sign in zip(parts, sizes, signs)])
+    return torch.cat([like.new_zeros(n) if s is None else s for s, n in zip(parts, sizes)])
 
 
 def newton_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor | None:

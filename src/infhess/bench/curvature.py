@@ -17,6 +17,7 @@ from infhess.curvature import Hessian
 from infhess.experiments import plots
 from infhess.experiments.pieces import Piece
 from infhess.experiments.rows import Row
+from infhess.problems.nets import paper_net
 
 EXPERIMENT = "bench-curvature"
 QUICK = ("digits-logistic", "digits-mlp")
@@ -75,22 +76,11 @@ def energy(found: Found, V: Tensor) -> float:
     return float((V.mT @ U).square().sum() / TOP)
 
 
-def paper_net() -> nn.Module:
-    """The net of the paper's appendix: three convolutions, three dense layers."""
-    return nn.Sequential(
-        nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(3, 2, ceil_mode=True),
-        nn.Conv2d(64, 96, 3), nn.ReLU(), nn.MaxPool2d(3, 2, ceil_mode=True),
-        nn.Conv2d(96, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, ceil_mode=True),
-        nn.Flatten(), nn.LazyLinear(512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 10),
-    )  # fmt: skip
-
-
 def cost(seed: int) -> list[Row]:
     """Seconds of a product of the paper's net at batch 32, over those of a bare double backward; medians of pairs."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, x, y = paper_net(), torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
-        model(x)
     params = list(model.parameters())
     source = Hessian(lambda b: nn.functional.cross_entropy(model(b[0]), b[1]), params, [(x, y)])
     s = torch.ones(source.size)

@@ -88,6 +88,11 @@ def copy_seconds(size: int) -> float:
     return repeated(lambda: target.copy_(source))
 
 
+def copy_bandwidth(size: int) -> float:
+    """Bytes a second that a copy of such columns moves: each number is read once and written once."""
+    return 2 * STEPS * size * FLOAT / copy_seconds(size)
+
+
 def repeated(f: Callable[[], object]) -> float:
     """The median of several timings, after a warm-up."""
     f()
@@ -172,11 +177,11 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         for size in SIZES:
             row = value.get((f"N={size:.0e}", f"{name}: iteration / bound"))
             if row and size >= 10**6:
-                found.append(_at_most(f"{name}: iteration / bound, {row.problem}", row.metric, 2.0))
+                found.append(at_most(f"{name}: iteration / bound, {row.problem}", row.metric, 2.0))
             if row:
                 memory = value[row.problem, f"{name}: peak memory / N"].metric
                 if size >= 10**5:  # below, a column is smaller than what the allocator rounds to
-                    found.append(_at_most(f"{name}: peak memory in columns of N, {row.problem}", memory, 2 * STEPS + 8))
+                    found.append(at_most(f"{name}: peak memory in columns of N, {row.problem}", memory, 2 * STEPS + 8))
         found += _growth(value, name)
     for row in rows:
         if row.method.endswith("times faster"):
@@ -190,17 +195,23 @@ def _growth(value: dict[tuple[str, str], Row], name: str) -> Iterator[Target]:
     copies = [value.get((f"N={size:.0e}", "copy of 16 columns")) for size in SIZES[-2:]]
     if ours[0] and ours[1] and copies[0] and copies[1]:
         ratio = (ours[1].seconds / ours[0].seconds) / (copies[1].seconds / copies[0].seconds)
-        yield _at_most(f"{name}: growth from N = 1e6 to 1e7 / growth of a copy", ratio, 1.2)
+        yield at_most(f"{name}: growth from N = 1e6 to 1e7 / growth of a copy", ratio, 1.2)
 
 
-def _at_most(what: str, measured: float, bound: float) -> Target:
+def at_most(what: str, measured: float, bound: float) -> Target:
+    """A ratio that should not be above a bound."""
     return Target(what, measured, f"≤ {bound:g}", measured <= bound)
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """The targets as a Markdown table."""
+    return table(targets(rows))
+
+
+def table(found: Sequence[Target]) -> str:
+    """What was measured beside what was aimed at."""
     lines = ["| what | measured | target | met |", "|---|---|---|---|"]
-    lines += [f"| {t.what} | {t.measured:.3g} | {t.wanted} | {'yes' if t.met else 'no'} |" for t in targets(rows)]
+    lines += [f"| {t.what} | {t.measured:.3g} | {t.wanted} | {'yes' if t.met else 'no'} |" for t in found]
     return "\n".join(lines) + "\n"
 
 

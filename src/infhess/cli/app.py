@@ -222,6 +222,39 @@ def curvature(
         typer.echo(f"{text}\nrows: {file.path}\nsummary: {folder / 'summary.md'}")
 
 
+@bench.command()
+def deep(
+    out: Out = Path("runs/bench-deep-cost"),
+    seed: Seed = 0,
+    fresh: Fresh = False,
+    cost: Annotated[
+        bool, typer.Option("--cost/--no-cost", help="What a step and an estimate cost on the paper's net.")
+    ] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="A narrow copy of the net: seconds.")] = False,
+) -> None:
+    """Cost of the optimizer in nets: a step beside its base, an estimate beside an epoch, memory.
+
+    Example: `infhess bench deep --cost --out runs/cost`
+    """
+    with remedies():
+        from infhess._files import atomic
+        from infhess.bench import cost as costs
+        from infhess.cli import show
+        from infhess.experiments.rows import RowFile
+
+        if not cost:
+            raise ValueError("--no-cost leaves nothing to run; leave it out")
+        file = RowFile(out, fresh=fresh, seed=seed)
+        for piece in costs.pieces(seed, quick=quick):
+            if piece.key not in file.done():
+                with show.progress(piece.title):
+                    file.add(piece.run())
+        text = costs.markdown(file.rows)
+        with atomic(out / "summary.md") as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        typer.echo(f"{text}\nrows: {file.path}\nsummary: {out / 'summary.md'}")
+
+
 @data.command("list")
 def data_list(data_dir: DataDir = None) -> None:
     """The data sets, and where each is found.

@@ -221,6 +221,8 @@ class LowRank(Operator):
         every = torch.cat([values, values.new_full((min(k, N - p),), d)])
         order = torch.argsort(every, descending=True, stable=True)[:k]
         inside = order < p
+        if bool(inside.all()):
+            return every[order].to(self.dtype), [basis @ w[:, order].to(self.dtype) for w in small]
         beyond = _complement(basis, int((~inside).sum()))
         blocks = []
         for i, w in enumerate(small):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
+from typing import Any
 
 import torch
 from torch import Tensor
 
 # Curvature that has changed by this factor calls for a new estimate, once the evidence is this many standard errors.
 FACTOR, CERTAIN = 2.0, 3.0
-# The distance in steps at which two gradients are taken to be free of each other; forgetting a step; steps before a verdict.
-LAG, FORGET, FEWEST = 8, 0.999, 60
+# Steps that are remembered, and how many there have to be for a verdict.
+WINDOW, FEWEST = 1024, 80
+# The distance in steps at which two gradients are taken to be free of each other.
+LAG = 8
 # Momentum beyond which successive displacements tell more than successive gradients.
 HEAVY = 0.25
 
@@ -22,52 +24,68 @@ class Drift:
     gradients have the correlation −ησ/2 once things are stationary, with σ the curvature along a direction and η the rate
     there; differences to gradients LAG and 2·LAG steps earlier take a slowly moving mean out. With momentum the displacement
     d₀ of one step tells much of the next, d₁, and nothing of the noise in c₂ − c₁ = σd₁ + noise: d₀·(c₂ − c₁) has the mean
-    of d₀·σd₁. Sums live on the device; only `due` reads them.
+    of d₀·σd₁. A step only notes c down, on the device; `due` does the sums.
     """
 
     def __init__(self) -> None:
-        self._past: deque[Tensor] = deque(maxlen=2 * LAG + 2)
-        self._velocity: Tensor | None = None
-        self._moved: deque[Tensor] = deque(maxlen=2)
-        self._moments: Tensor | None = None  # Σ of 1, o, p, oo, op, pp
+        self._seen: Tensor | None = None  # (WINDOW, k), written round and round
+        self._rates = [0.0] * WINDOW
+        self._steps = 0
+        self._decay, self._weight = 0.0, 1.0
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def see(self, c: Tensor, values: Tensor, gain: Tensor, rate: float, decay: float, weight: float) -> None:
-        """One step: c, the curvature and the gains along U, the rate applied and the base's momentum."""
-        self._past.append(c)
-        if decay > HEAVY:
-            self._displacements(c, values, 1 - gain)
-            move = weight * (1 - gain) * c
-            self._velocity = move if self._velocity is None else decay * self._velocity + move
-            self._moved.append(-rate * self._velocity)
-        elif len(self._past) == 2 * LAG + 2:
-            kick, answer = self._past[-2] - self._past[LAG], self._past[-1] - self._past[0]
-            self._add(kick, answer, -0.25 * rate * (1 - gain) * values * kick, 1 - gain)
+    def see(self, c: Tensor, rate: Any, decay: float, weight: float) -> None:
+        """One step: c, the rate applied and the base's momentum."""
+        if self._seen is None:
+            self._seen = c.new_zeros(WINDOW, len(c))
+        self._seen[self._steps % WINDOW] = c
+        self._rates[self._steps % WINDOW] = rate
+        self._decay, self._weight = decay, weight
+        self._steps += 1
 
-    def _displacements(self, c: Tensor, values: Tensor, weights: Tensor) -> None:
-        if len(self._moved) == 2:
-            before, last = self._moved
-            self._add(before, c - self._past[-2], values * last, weights)
-
-    def _add(self, z: Tensor, seen: Tensor, expected: Tensor, weights: Tensor) -> None:
-        """z·seen and z·expected in the metric of P², relative to the sizes at hand: no step is to outweigh all others."""
-        size = ((weights * z) @ z * ((weights * seen) @ seen)).sqrt().clamp(min=1e-300)
-        o, p = (weights * z) @ seen / size, (weights * z) @ expected / size
-        row = torch.stack([torch.ones_like(o), o, p, o * o, o * p, p * p])
-        self._moments = row if self._moments is None else FORGET * self._moments + row
-
-    @property
-    def due(self) -> bool:
-        """Whether observed curvature is beyond twice the predicted, or below half of it, with certainty."""
-        if self._moments is None:
+    def due(self, values: Tensor, gain: Tensor) -> bool:
+        """Whether curvature along the steps is beyond twice what `values` say, or below half of it, with certainty."""
+        if self._seen is None or self._steps < FEWEST:
             return False
-        n, o, p, oo, op, pp = self._moments.tolist()
-        sign = 1.0 if p > 0 else -1.0
+        order = [i % WINDOW for i in range(max(0, self._steps - WINDOW), self._steps)]
+        c = self._seen[order].to(torch.float64)
+        rates = torch.tensor([float(self._rates[i]) for i in order], dtype=c.dtype, device=c.device)
+        weights = (1 - gain).to(c)
+        compare = _displacements if self._decay > HEAVY else _correlations
+        z, seen, expected = compare(c, rates, values.to(c), weights, self._decay, self._weight)
+        return _certainly_off(z, seen, expected, weights)
 
-        def certain(a: float, b: float) -> bool:
-            """Whether the mean of a·o + b·p has the sign of p by so many standard errors."""
-            mean = (a * o + b * p) / n
-            variance = (a * a * oo + 2 * a * b * op + b * b * pp) / n - mean * mean
-            return bool(sign * mean > CERTAIN * (max(variance, 0.0) / n) ** 0.5 > 0)
 
-        return n > FEWEST and (certain(1.0, -FACTOR) or certain(-1.0, 1 / FACTOR))
+def _correlations(
+    c: Tensor, rates: Tensor, values: Tensor, weights: Tensor, *_: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients, the next ones, and what the noise of the former should do to the latter; all free of a moving mean."""
+    kick, answer = c[2 * LAG : -1] - c[LAG : -LAG - 1], c[2 * LAG + 1 :] - c[: -2 * LAG - 1]
+    return kick, answer, -0.25 * rates[2 * LAG : -1, None] * weights * values * kick
+
+
+def _displacements(
+    c: Tensor, rates: Tensor, values: Tensor, weights: Tensor, decay: float, weight: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Displacements, changes of the gradient after the next displacement, and what these should be."""
+    v, moved = torch.zeros_like(c[0]), []
+    for gradient, rate in zip(c, rates):
+        v = decay * v + weight * weights * gradient
+        moved.append(-rate * v)
+    d = torch.stack(moved)
+    return d[:-2], c[2:] - c[1:-1], values * d[1:-1]
+
+
+def _certainly_off(z: Tensor, seen: Tensor, expected: Tensor, weights: Tensor) -> bool:
+    """Whether z·seen is beyond FACTOR times z·expected in the mean, or below the FACTOR-th part of it.
+
+    Each step counts relative to the sizes at hand, so that none outweighs all others.
+    """
+    size = ((weights * z * z).sum(1) * (weights * seen * seen).sum(1)).sqrt().clamp(min=1e-300)
+    o, p = (weights * z * seen).sum(1) / size, (weights * z * expected).sum(1) / size
+    sign = 1.0 if float(p.mean()) > 0 else -1.0
+
+    def certain(x: Tensor) -> bool:
+        return bool(sign * x.mean() > CERTAIN * x.std() / len(x) ** 0.5)
+
+    return certain(o - FACTOR * p) or certain(p / FACTOR - o)

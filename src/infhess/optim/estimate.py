@@ -12,8 +12,8 @@ from infhess.active import block_steps, newton_direction, residual_direction
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.source import Source
-from infhess.optim.pool import Pool, Rooted
-from infhess.optim.scaling import Block, Scaling
+from infhess.optim.pool import Blockwise, Pool, Rooted
+from infhess.optim.scaling import Block, Scaling, identity
 from infhess.pilot import paper_layer_pilot, paper_pilot
 from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior
 from infhess.preconditioner import NoCurvatureError, positive_eigenpairs
@@ -36,6 +36,7 @@ class Estimate:
     std: Tensor
     step: float = float("nan")
     negative: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def pooled(
@@ -46,11 +47,11 @@ def pooled(
     Directions that are `known` to matter (N, j), from an earlier estimate, are looked along first.
     """
     pool = Pool(source, batches, steps)
-    posterior = _inferred(_rooted(pool, root), [source.size], steps, None, known)[0]
+    posterior = _inferred(_rooted(pool, root), [source.size], steps, known)[0]
     T = posterior.observations.SY
     ritz = torch.linalg.eigvalsh((T + T.mT) / 2)
     if not float(ritz[-1]) > 0:
-        raise NoCurvatureError("no direction has positive curvature, so there is nothing to precondition with")
+        return _nothing(source, [source.size], root)
     sigma, U = positive_eigenpairs(posterior, rank)
     negative = bool(ritz[0] < -NEGATIVE * ritz[-1])
     return Estimate(_ridge([(sigma, U)], root), sigma, pool.spread(posterior.observations.S, U), negative=negative)
@@ -64,18 +65,22 @@ def read_pool(source: BatchSource, points: int) -> list[Batch]:
     return batches
 
 
-def layered(
-    source: BatchSource, sizes: list[int], rank: int, steps: int, root: Tensor | None, generator: torch.Generator
-) -> Estimate:
-    """One matrix a layer, a fresh batch for each product and each product for all layers."""
-    posteriors = _inferred(_rooted(source, root), sizes, steps, generator)
+def layered(source: BatchSource, sizes: list[int], rank: int, steps: int, root: Tensor | None) -> Estimate:
+    """One matrix a layer, a fresh batch for each direction."""
+    posteriors = _inferred(_rooted(Blockwise(source, sizes), root), sizes, steps)
     pairs = [_pairs(p, rank) for p in posteriors]
     values = torch.cat([sigma for sigma, _ in pairs])
     if not len(values):
-        raise NoCurvatureError("no layer has positive curvature, so there is nothing to precondition with")
+        return _nothing(source, sizes, root)
     std = torch.cat([_bars(p, len(sigma)) for p, (sigma, _) in zip(posteriors, pairs)])
     order = torch.argsort(values, descending=True)
     return Estimate(_ridge(pairs, root), values[order], std[order])
+
+
+def _nothing(source: BatchSource, sizes: list[int], root: Tensor | None) -> Estimate:
+    """Nothing curves upwards: no directions, and the step alone is left to measure."""
+    note = "no direction with positive curvature was found: the step alone was measured"
+    return Estimate(identity(sizes, source.like, root), source.like, source.like, negative=True, notes=(note,))
 
 
 def _bars(posterior: Posterior, k: int) -> Tensor:
@@ -89,14 +94,13 @@ def _inferred(
     source: Source,
     sizes: list[int],
     steps: int,
-    generator: torch.Generator | None,
     known: Tensor | None = None,
 ) -> list[Posterior]:
     posteriors = [CurvatureShaped().given(Observations.empty(n, n, source.like, capacity=steps)) for n in sizes]
     for s in [] if known is None else list(known.mT[: steps - 1]):
         posteriors = [p.extend(s, source.matvec(s)) for p in posteriors]
     left = steps - max(map(len, posteriors))
-    steps_made = block_steps(source, posteriors, left, source.gradient(), residual_direction, generator)
+    steps_made = block_steps(source, posteriors, left, source.gradient(), residual_direction)
     posteriors = _last(steps_made, posteriors)
     if not any(map(len, posteriors)):
         raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")

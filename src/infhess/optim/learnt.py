@@ -11,7 +11,7 @@ from infhess._checks import small_dtype
 from infhess.curvature.flat import real
 from infhess.optim.numbers import Numbers
 from infhess.optim.scaling import Block, Scaling
-from infhess.optim.transform import Own
+from infhess.optim.transform import Handle, Own
 
 PREFIX = "curvature_"
 NUMBERS, BASIS = PREFIX + "numbers", PREFIX + "basis"
@@ -27,6 +27,10 @@ class Learnt:
         self.rank, self.rooted = rank, rooted
         self.numbers = Numbers()
         self._own: dict[Tensor, Own] = {}
+        self._handles: dict[Tensor, Handle] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_handles": {}}
 
     def of(self, p: Tensor) -> Own:
         """The tensors of a parameter."""
@@ -39,7 +43,14 @@ class Learnt:
         dtype = torch.promote_types(parts.dtype, torch.float32)
         small = torch.zeros(self.rank, dtype=small_dtype(p.device), device=p.device)
         own = {"basis": parts.new_zeros((self.rank, *parts.shape), dtype=dtype), "gain": small, "values": small.clone()}
-        return {**own, "root": torch.ones_like(parts, dtype=dtype)} if self.rooted else own
+        return {**own, "root": parts.new_ones(parts.shape, dtype=dtype)} if self.rooted else own
+
+    def handle(self, p: Tensor) -> Handle:
+        """The tensors of a parameter as a step wants them."""
+        own, handle = self.of(p), self._handles.get(p)
+        if handle is None or handle.own is not own:
+            handle = self._handles[p] = Handle.of(own)
+        return handle
 
     def forget(self) -> None:
         """Nothing is known: new null tensors, since checkpoints may hold the old ones."""

@@ -76,6 +76,40 @@ class Pool(Source):
         return variance.sqrt()
 
 
+class Blockwise(Source):
+    """The diagonal blocks of a batch's curvature: a product for each block, all on the graph of one fresh batch.
+
+    In nets the curvature between layers is as large as that within, and would drown it in a product with all of them.
+    """
+
+    def __init__(self, source: BatchSource, sizes: list[int]) -> None:
+        self.source, self.sizes, self.size, self.like = source, sizes, source.size, source.like
+
+    def matvec(self, s: Tensor) -> Tensor:
+        """Each block times its own part of s."""
+        return self._products(self.source.local(self.source.draw()), s)
+
+    def gradient(self) -> Tensor:
+        """The gradient of a fresh batch."""
+        return self.source.gradient()
+
+    def product_and_gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Both of the same batch."""
+        local = self.source.local(self.source.draw())
+        return self._products(local, s), local.gradient()
+
+    def _products(self, local: Local, s: Tensor) -> Tensor:
+        out, start = torch.zeros_like(s), 0
+        for n in self.sizes:
+            here = slice(start, start + n)
+            alone = torch.zeros_like(s)
+            alone[here] = s[here]
+            if bool(alone.any()):
+                out[here] = self.source.product(local, alone)[here]
+            start += n
+        return out
+
+
 class Rooted(Source):
     """R B R in the place of B: a source as seen in the coordinates R⁻¹w."""
 

@@ -99,18 +99,20 @@ class Preconditioned(Wrapper):
             batches: any iterable, of batches of the size that training uses; as many are read as are needed.
             split: False for a loss that is not a mean over points: batches are then not cut.
             products: "exact", or "difference" for losses that cannot be differentiated twice.
-            generator: for dropout masks and random signs.
+            generator: for dropout masks.
 
         Where it fails, everything stays as it was.
 
         """
         started = time.perf_counter()
         source = self._source(loss, batches, split, products, generator)
-        found = self._estimated(source, generator or torch.Generator().manual_seed(0))
+        found = self._estimated(source)
         step = self._step_of(source, found)
         self._install(step.scaling, step.step, step.limit)
         seconds = time.perf_counter() - started
-        return Report(found.values, found.std, step.step, source.products, source.data_points, seconds, step.notes)
+        return Report(
+            found.values, found.std, step.step, source.products, source.data_points, seconds, found.notes + step.notes
+        )
 
     def observe(
         self,
@@ -167,7 +169,7 @@ class Preconditioned(Wrapper):
         minimised = (lambda batch: -loss(batch)) if signs.pop() else loss
         return Hessian(minimised, self._params(), batches, products=products, split=split, generator=generator)
 
-    def _estimated(self, source: BatchSource, generator: torch.Generator) -> Estimate:
+    def _estimated(self, source: BatchSource) -> Estimate:
         sizes, rank = self._sizes(), min(self.rank, source.size)
         if self.method == "paper":
             if self.blocks == "layer":
@@ -175,7 +177,7 @@ class Preconditioned(Wrapper):
             return printed(source, rank, self.steps or max(16, rank))
         root = self._root(source)
         if self.blocks == "layer":
-            return layered(source, sizes, rank, self.steps or rank, root, generator)
+            return layered(source, sizes, rank, self.steps or rank, root)
         steps = self.steps or rank
         return pooled(source, read_pool(source, POINTS_A_DIRECTION * steps), rank, steps, root)
 
@@ -223,4 +225,7 @@ class Preconditioned(Wrapper):
     @property
     def due(self) -> bool:
         """Whether curvature along the steps has left what was predicted, so that it is time for another `update`."""
-        return bool(self._numbers.armed) and self._drift.due
+        if not self._numbers.directions:
+            return False
+        own = [self._learnt.of(self._params()[block[0]]) for block in self._blocks()]
+        return self._drift.due(torch.cat([o["values"] for o in own]), torch.cat([o["gain"] for o in own]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,72 +11,98 @@ from torch import Tensor
 from infhess.curvature.flat import real
 
 Own = dict[str, Tensor]
+Grads = list[Tensor | None]
+
+
+class Handle(NamedTuple):
+    """Views of what was learnt of a parameter, made once: a step is short of time for them."""
+
+    own: Own
+    rows: Tensor  # Uᵀ, (k, n)
+    columns: Tensor  # U, (n, k)
+    root: Tensor | None  # R, (n,)
+    room: Tensor  # (n,) for the gradient handed on: new memory costs more than writing to it
+    shaped: Tensor  # the same in the shape of the parameter
+
+    @classmethod
+    def of(cls, own: Own) -> Handle:
+        """From the tensors of a parameter."""
+        rows = own["basis"].view(len(own["basis"]), -1)
+        room = rows.new_empty(rows.shape[1])
+        root = own["root"].view(-1) if "root" in own else None
+        return cls(own, rows, rows.mT, root, room, room.view(own["basis"].shape[1:]))
 
 
 def preconditioned(
-    grads: Sequence[Tensor | None], own: Sequence[Own], blocks: Sequence[Sequence[int]]
-) -> tuple[list[Tensor | None], list[Tensor]]:
-    """R⁻¹ (I − U diag(gain) Uᵀ) R g for each block, new tensors; and UᵀRg of each block.
+    grads: Sequence[Tensor | None], handles: Sequence[Handle], blocks: Sequence[Sequence[int]], factor: float = 1.0
+) -> tuple[Grads, list[Tensor]]:
+    """factor · R⁻¹ (I − U diag(gain) Uᵀ) R g for each block; and UᵀRg of each block.
 
     A parameter without a gradient is left out, and one whose shape has changed keeps its gradient as it is.
     """
-    out, seen = list(grads), []
+    out: Grads = list(grads)
+    seen = []
     for block in blocks:
-        live = {i: _rows(grads[i], own[i]) for i in block if fits(grads[i], own[i])}  # type: ignore[arg-type]
-        first = own[block[0]]
-        c = first["gain"].new_zeros(first["gain"].shape)
-        for i, g in live.items():
-            c = c + (_matrix(own[i]) @ _times_root(g, own[i])).to(c)
-        for i, g in live.items():
-            out[i] = _like(_less(g, own[i], (own[i]["gain"].to(c.device) * c).to(g)), grads[i])  # type: ignore[arg-type]
+        flat = {i: _flat(g, h) for i in block if (g := grads[i]) is not None and fits(g, h := handles[i])}
+        c = _sum([_inside(g, handles[i]) for i, g in flat.items()], handles[block[0]])
+        taken = (handles[block[0]].own["gain"] * c).to(c.dtype)
+        for i, g in flat.items():
+            out[i] = _like(_less(g, handles[i], taken, factor), handles[i], grads[i])  # type: ignore[arg-type]
         seen.append(c)
     return out, seen
 
 
-def fits(grad: Tensor | None, own: Own) -> bool:
-    """Whether there is a gradient of the shape that the directions were made for."""
-    return grad is not None and real(grad).shape == own["basis"].shape[1:]
+def fits(grad: Tensor, handle: Handle) -> bool:
+    """Whether the gradient has the shape that the directions were made for."""
+    return (real(grad) if grad.is_complex() else grad).shape == handle.shaped.shape
 
 
-def _rows(grad: Tensor, own: Own) -> Tensor:
-    return real(grad).reshape(-1).to(own["basis"].dtype)
+def _flat(grad: Tensor, handle: Handle) -> Tensor:
+    g = real(grad).reshape(-1) if grad.is_complex() else grad.reshape(-1)
+    return g if g.dtype == handle.room.dtype else g.to(handle.room.dtype)
 
 
-def _matrix(own: Own) -> Tensor:
-    """Uᵀ of this parameter, (k, n)."""
-    return own["basis"].reshape(len(own["basis"]), -1)
+def _inside(g: Tensor, handle: Handle) -> Tensor:
+    return torch.mv(handle.rows, g if handle.root is None else g * handle.root)
 
 
-def _times_root(g: Tensor, own: Own) -> Tensor:
-    return g * own["root"].reshape(-1) if "root" in own else g
+def _sum(parts: list[Tensor], handle: Handle) -> Tensor:
+    total = parts[0] if parts else handle.rows.new_zeros(len(handle.rows))
+    for part in parts[1:]:
+        total = total + part.to(total.device)
+    return total
 
 
-def _less(g: Tensor, own: Own, coefficients: Tensor) -> Tensor:
-    if "root" in own:
-        return g - (_matrix(own).mT @ coefficients) / own["root"].reshape(-1)
-    return torch.addmv(g, _matrix(own).mT, coefficients, alpha=-1.0)
+def _less(g: Tensor, handle: Handle, taken: Tensor, factor: float) -> Tensor:
+    taken = taken.to(g.device)
+    if handle.root is not None:
+        torch.mv(handle.columns, taken, out=handle.room)
+        return torch.sub(g, handle.room.div_(handle.root), out=handle.room)
+    return torch.addmv(g, handle.columns, taken, beta=factor, alpha=-factor, out=handle.room)
 
 
-def _like(flat: Tensor, grad: Tensor) -> Tensor:
+def _like(flat: Tensor, handle: Handle, grad: Tensor) -> Tensor:
     if grad.is_complex():
-        return torch.view_as_complex(flat.view(*grad.shape, 2).to(grad.real.dtype))
-    shaped = flat.view(grad.shape)
+        return torch.view_as_complex(handle.shaped.to(grad.real.dtype))
+    if grad.is_contiguous():
+        return handle.shaped if flat.dtype == grad.dtype else handle.shaped.to(grad.dtype)
     # Fused kernels walk through memory: the strides are to be those of the gradient.
-    return shaped.to(grad.dtype) if grad.is_contiguous() else torch.empty_like(grad).copy_(shaped)
+    return torch.empty_like(grad).copy_(handle.shaped)
 
 
-def shortened(grads: Sequence[Tensor | None], rates: Sequence[float | Tensor], limit: float) -> list[Tensor | None]:
+def shortened(grads: Sequence[Tensor | None], rates: Sequence[float | Tensor], limit: float) -> Grads:
     """The gradients, all divided by one number where the step Σ (rate·|g|)² would be longer than the limit."""
-    live = [i for i, g in enumerate(grads) if g is not None]
+    out: Grads = list(grads)
+    live = {i: g for i, g in enumerate(grads) if g is not None}
     if not live:
-        return list(grads)
-    widest = torch.promote_types(real(grads[live[0]]).dtype, torch.float32)  # type: ignore[arg-type]
-    norms = torch._foreach_norm([real(grads[i]) for i in live], 2, widest)  # type: ignore[arg-type]
-    device = norms[0].device
-    lengths = torch.stack([norm.to(device) * rates[i] for norm, i in zip(norms, live)])
+        return out
+    norms = torch._foreach_norm([real(g) for g in live.values()], 2, torch.promote_types(_dtype(live), torch.float32))
+    lengths = torch.stack([norm.to(norms[0].device) * rates[i] for norm, i in zip(norms, live)])
     shrink = (limit / torch.linalg.vector_norm(lengths)).clamp(max=1.0)
-    out = list(grads)
-    for i in live:
-        g = grads[i]
-        out[i] = None if g is None else g * shrink.to(g.device, real(g).dtype)
+    for i, g in live.items():
+        out[i] = g * shrink.to(g.device, real(g).dtype)
     return out
+
+
+def _dtype(grads: dict[int, Tensor]) -> torch.dtype:
+    return real(next(iter(grads.values()))).dtype

@@ -107,19 +107,15 @@ class Wrapper(torch.optim.Optimizer):
         """Gradients as the base is to see them."""
         if any(g is not None and g.is_sparse for g in grads):
             raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
-        numbers, scaled = self._numbers, grads
+        numbers, scaled, options = self._numbers, grads, self._options()
+        # Where the step is the base's own P² comes with its factor, and else the rate does.
+        factor = numbers.factor if math.isnan(numbers.step) and not self._adaptive else 1.0
         if numbers.directions:
-            own, blocks = [self._learnt.of(p) for p in self._params()], self._blocks()
-            scaled, seen = preconditioned(grads, own, blocks)
-            values, gain = (torch.cat([own[b[0]][name] for b in blocks]) for name in ("values", "gain"))
-            rate = self._options()[0].get("lr", math.nan)
-            self._drift.see(torch.cat(seen), values, gain, rate, *inertia(self.param_groups[0]))
-        if self._adaptive:
-            return scaled
-        if math.isnan(numbers.step) and numbers.factor != 1:
-            scaled = [None if g is None else g * numbers.factor for g in scaled]
-        if numbers.limit < math.inf:
-            rates = [o["lr"] for o, group in zip(self._options(), self.param_groups) for _ in group["params"]]
+            handles = [self._learnt.handle(p) for p in self._params()]
+            scaled, seen = preconditioned(grads, handles, self._blocks(), factor)
+            self._drift.see(torch.cat(seen), options[0].get("lr", math.nan), *inertia(self.param_groups[0]))
+        if numbers.limit < math.inf and not self._adaptive:
+            rates = [o["lr"] for o, group in zip(options, self.param_groups) for _ in group["params"]]
             scaled = shortened(scaled, rates, numbers.limit)
         return scaled
 

@@ -224,35 +224,39 @@ def curvature(
 
 @bench.command()
 def deep(
-    out: Out = Path("runs/bench-deep-cost"),
+    out: Annotated[Path | None, typer.Option("--out", help="Folder; by default runs/bench-deep-cost|safety.")] = None,
     seed: Seed = 0,
     fresh: Fresh = False,
-    cost: Annotated[
-        bool, typer.Option("--cost/--no-cost", help="What a step and an estimate cost on the paper's net.")
-    ] = True,
-    quick: Annotated[bool, typer.Option("--quick", help="A narrow copy of the net: seconds.")] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="What a step and an estimate cost on the paper's net.")] = False,
+    safety: Annotated[bool, typer.Option("--safety", help="The paper's net from rates of 1e-6 to 100.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A narrow copy of the net.")] = False,
+    workers: Workers = 0,
+    data_dir: DataDir = None,
 ) -> None:
-    """Cost of the optimizer in nets: a step beside its base, an estimate beside an epoch, memory.
+    """The optimizer in nets: what it costs beside its base, and whether any rate to start from is safe.
 
     Example: `infhess bench deep --cost --out runs/cost`
     """
     with remedies():
         from infhess._files import atomic
         from infhess.bench import cost as costs
+        from infhess.bench import safety as starts
         from infhess.cli import show
+        from infhess.data import use
         from infhess.experiments.rows import RowFile
 
-        if not cost:
-            raise ValueError("--no-cost leaves nothing to run; leave it out")
-        file = RowFile(out, fresh=fresh, seed=seed)
-        for piece in costs.pieces(seed, quick=quick):
-            if piece.key not in file.done():
-                with show.progress(piece.title):
-                    file.add(piece.run())
-        text = costs.markdown(file.rows)
-        with atomic(out / "summary.md") as temporary:
+        if cost == safety:
+            raise ValueError("expected one of --cost and --safety")
+        use(data_dir)
+        folder = out or Path(f"runs/bench-deep-{'cost' if cost else 'safety'}")
+        file = RowFile(folder, fresh=fresh, seed=seed)
+        # Times are taken one after the other, in this process.
+        comparison, hands = (costs, 1) if cost else (starts, workers)
+        show.run(list(comparison.pieces(seed, quick=quick)), file, hands)
+        text = comparison.markdown(file.rows)
+        with atomic(folder / "summary.md") as temporary:
             temporary.write_text(text, encoding="utf-8")
-        typer.echo(f"{text}\nrows: {file.path}\nsummary: {out / 'summary.md'}")
+        typer.echo(f"{text}\nrows: {file.path}\nsummary: {folder / 'summary.md'}")
 
 
 @data.command("list")

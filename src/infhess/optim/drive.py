@@ -24,7 +24,11 @@ FIRST_POOL, GROWTH_OF_DATA = 128, 8.0
 WORK, SMALLEST_POOL, LARGEST_POOL = 181.0, 32, 1024
 # Net rule: rate = σ / √(hᵀDh/gᵀDg); looks every so many steps; growth of the rate a step, before it was reached and after.
 SIGMA_PLAIN, SIGMA_ADAPTIVE = 1.0, 2.0
-EVERY, EARLY, FAST, SLOW = 50, 600, 1.10, 1.01
+EVERY, EARLY, FAST, SLOW = 50, 600, 1.10, 1.03
+# Steps after which the base's own scaling is taken to have settled.
+SETTLED = 64
+# A look that is further off than this, in logarithms, is a batch out of the ordinary and counts as one that is so far off.
+OUTLIER = 1.0
 START, LONGEST = 1e-3, 0.03
 # More parameters than this are a net: its curvature is followed, not inferred.
 LARGE = 100_000
@@ -147,11 +151,11 @@ def follow(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | Non
     """A rate that follows curvature along the base's own direction, by one product in fifty steps."""
     n, notes = opt._numbers, None
     since = n.steps - n.steps_at_look
-    early = n.steps <= EARLY and n.rate > 1.5 * n.rate_at_look
+    early = n.steps <= EARLY and (n.rate > 1.5 * n.rate_at_look or _power_of_two(n.steps))
     if not n.rate > 0 or n.steps <= 4 or since >= EVERY or early:
         notes = _look_along(opt, source, batch)
     target = 1 / (math.exp(-n.log_rate) / _sigma(opt) + decay(opt.base, None)) if n.log_rate == n.log_rate else n.rate
-    if FAST * n.rate > target and n.steps > 10:
+    if FAST * n.rate > target and n.steps > SETTLED:
         n.slow = 1.0
     n.rate = min((SLOW if n.slow else FAST) * n.rate, target)
     n.step, n.factor, n.momentum = n.rate, 1.0, 0.0
@@ -192,7 +196,8 @@ def _filtered(opt: Preconditioned, seen: float) -> None:
     if n.log_rate != n.log_rate:
         n.log_rate, n.log_rate_variance = seen, 0.2
         return
-    n.log_rate_variance += 0.02
+    # What is seen first is of a scaling that has just begun: it is forgotten fast.
+    n.log_rate_variance += 0.02 * max(1.0, SETTLED / n.steps)
     k = n.log_rate_variance / (n.log_rate_variance + 0.2)
-    n.log_rate += k * (seen - n.log_rate)
+    n.log_rate += k * max(-OUTLIER, min(OUTLIER, seen - n.log_rate))
     n.log_rate_variance *= 1 - k

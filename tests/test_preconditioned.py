@@ -271,13 +271,24 @@ def test_around_adam_the_step_is_measured_in_its_own_scaling():
     close(torch.linalg.eigvalsh(inner)[-1], opt._numbers.factor, 1e-6)
     largest = torch.linalg.eigvals(P2 @ B).real.max()
     assert 0.9 < 1 / (report.step * float(largest)) <= 1 + 1e-9
-    # One step: D and P together, with D as it is after this gradient.
+    # One step: what Adam does, with its scaling as it is after this gradient, bent by P.
     before = w.detach().clone()
     stepped(opt, loss, torch.zeros(1, N, dtype=F64))
-    handed = (inner / opt._numbers.factor) @ (root * (B @ before - b)) / root
     v = state["exp_avg_sq"] / (1 - 0.999 ** float(state["step"]))
-    rate = report.step * opt._numbers.factor
-    close(w.detach(), before - rate * handed / (v.sqrt() + 1e-8), 1e-8)
+    move = -report.step * opt._numbers.factor * (B @ before - b) / (v.sqrt() + 1e-8)
+    close(w.detach(), before + root * ((inner / opt._numbers.factor) @ (move / root)), 1e-8)
+
+
+def test_around_adamw_the_decay_stays_outside():
+    ends = []
+    for decay in (0.0, 0.3):
+        w, loss, batches = quadratic(B, b)
+        opt = infhess.Preconditioned(torch.optim.AdamW([w], lr=0.01, weight_decay=decay), rank=5, step_length="keep")
+        opt.update(loss, batches())
+        before = w.detach().clone()
+        stepped(opt, loss, torch.zeros(1, N, dtype=F64))
+        ends.append(w.detach())
+    close(ends[1], ends[0] - 0.01 * 0.3 * before, 1e-10)
 
 
 # ---- due
@@ -301,9 +312,10 @@ def test_due_when_curvature_has_left_what_was_predicted(momentum, factor, expect
     assert not opt.due
     opt.param_groups[0]["lr"] = min(1.0, 1.5 / factor)
     scale[0], seen = factor, []
-    for _ in range(1500):
+    for i in range(1500):
         stepped(opt, loss, next(stream))
-        seen.append(opt.due)
+        if i % 25 == 0:
+            seen.append(opt.due)
     assert any(seen) is expected, sum(seen)
     opt.update(loss, stream)
     assert not opt.due

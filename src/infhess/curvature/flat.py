@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 
 import torch
@@ -56,6 +57,20 @@ class Flat:
             raise ValueError(f"expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
         parts = zip(self.params, torch.split(vector, self.sizes))
         return [_shaped(v, p) for p, v in parts if p.requires_grad]
+
+
+@contextmanager
+def shifted(flat: Flat, vector: Tensor) -> Iterator[None]:
+    """Within: parameters moved by a flat vector. After: as before, bit for bit."""
+    live = flat.live
+    before = [p.detach().clone() for p in live]
+    try:
+        for p, b, shift in zip(live, before, flat.unpack(vector)):
+            p.data.copy_(b + shift)
+        yield
+    finally:
+        for p, b in zip(live, before):
+            p.data.copy_(b)
 
 
 def real(v: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess.curvature.flat import Flat, real
+from infhess.curvature.flat import Flat, real, shifted
 from infhess.curvature.untouched import TwiceDifferentiable, Watch, untouched
 
 
@@ -123,23 +123,16 @@ class DifferenceLocal(Local):
         length = float(torch.linalg.vector_norm(s))
         if length == 0:
             return torch.zeros_like(s)
-        before = [p.detach().clone() for p in self.flat.live]
-        size = sum(float(real(p).double().square().sum()) for p in before) ** 0.5
-        eps = max(torch.finfo(p.dtype).eps for p in before) ** (1 / 3) * (1 + size) / length
-        try:
-            ahead, behind = (self._gradient_at(before, sign * eps * s) for sign in (1.0, -1.0))
-        finally:
-            self._place(before)
+        live = self.flat.live
+        size = sum(float(real(p.detach()).double().square().sum()) for p in live) ** 0.5
+        eps = max(torch.finfo(p.dtype).eps for p in live) ** (1 / 3) * (1 + size) / length
+        ahead, behind = (self._gradient_at(sign * eps * s) for sign in (1.0, -1.0))
         difference: Tensor = (ahead - behind) / (2 * eps)
         return difference
 
-    def _gradient_at(self, before: Sequence[Tensor], shift: Tensor) -> Tensor:
-        self._place([p + d for p, d in zip(before, self.flat.unpack(shift))])
-        return self.gradient()
-
-    def _place(self, values: Sequence[Tensor]) -> None:
-        for p, value in zip(self.flat.live, values):
-            p.data.copy_(value)
+    def _gradient_at(self, shift: Tensor) -> Tensor:
+        with shifted(self.flat, shift):
+            return self.gradient()
 
 
 def scalar(value: Any) -> Tensor:

@@ -101,18 +101,19 @@ def root_of_scaling(base: torch.optim.Optimizer, squares: Tensor) -> Tensor | No
     if rule is None:
         return None
     parts: list[Tensor] = []
+    seen: list[Tensor] = []
     start = 0
     for group in base.param_groups:
         for p in group["params"]:
             n = real(p.detach()).numel()
             part = rule(base.state.get(p, {}), group, squares[start : start + n].view_as(real(p.detach())))
             parts.append(part.reshape(-1).to(squares))
+            seen.append(parts[-1] > 2 * float(group.get("eps", 0.0)))
             start += n
-    D = torch.cat(parts)
+    D, alive = torch.cat(parts), torch.cat(seen)
     # A gradient that has always been zero has no scale: it takes the smallest scaling of the others.
-    seen = D > 0
-    floor = D[seen].max() if bool(seen.any()) else D.new_ones(())
-    return torch.where(seen, D, floor).rsqrt()
+    floor = D[alive].max() if bool(alive.any()) else D.new_ones(())
+    return torch.where(alive, D, floor).rsqrt()
 
 
 def decay(base: torch.optim.Optimizer, root: Tensor | None) -> float:

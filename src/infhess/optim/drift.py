@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -68,11 +69,12 @@ def _displacements(
     c: Tensor, rates: Tensor, values: Tensor, weights: Tensor, decay: float, weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Displacements, changes of the gradient after the next displacement, and what these should be."""
-    v, moved = torch.zeros_like(c[0]), []
-    for gradient, rate in zip(c, rates):
-        v = decay * v + weight * weights * gradient
-        moved.append(-rate * v)
-    d = torch.stack(moved)
+    # v ← decay·v + weight·g, as a convolution with what is left of each gradient after so many steps.
+    reach = min(len(c), math.ceil(math.log(1e-6) / math.log(decay)))
+    left = decay ** torch.arange(reach - 1, -1, -1, dtype=c.dtype, device=c.device)
+    pushes = torch.nn.functional.pad((weight * weights * c).mT[:, None], (reach - 1, 0))
+    v = torch.nn.functional.conv1d(pushes, left[None, None])[:, 0].mT
+    d = -rates[:, None] * v
     return d[:-2], c[2:] - c[1:-1], values * d[1:-1]
 
 

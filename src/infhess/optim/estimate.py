@@ -100,11 +100,25 @@ def _inferred(
     for s in [] if known is None else list(known.mT[: steps - 1]):
         posteriors = [p.extend(s, source.matvec(s)) for p in posteriors]
     left = steps - max(map(len, posteriors))
-    steps_made = block_steps(source, posteriors, left, source.gradient(), residual_direction)
-    posteriors = _last(steps_made, posteriors)
+    steps_made = block_steps(source, posteriors, left, _first_gradient(source), residual_direction)
+    try:
+        posteriors = _last(steps_made, posteriors)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise ValueError(
+            "products differ in size by more than numbers hold; is the loss finite around here?"
+        ) from error
     if not any(map(len, posteriors)):
         raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")
     return posteriors
+
+
+def _first_gradient(source: Source) -> Tensor:
+    """A gradient other than zero, where one of the first few is."""
+    for _ in range(8):
+        g = source.gradient()
+        if bool(g.any()):
+            break
+    return g
 
 
 def _last(states: Iterator[list[Posterior]], first: list[Posterior]) -> list[Posterior]:

@@ -23,12 +23,12 @@ class Numbers:
         nonconvex: 1 once negative curvature has been seen.
         read, steps: data points and batches seen by `observe`.
         built_at, steps_at_build: the same when P was last built, NaN before.
-        curvature, looks: mean of λmax(P²B) and number of looks that went into it.
+        curvature, squares, looks: means of λmax(P²B) and of its square, and number of looks that went into them.
         first_curvature: the first of them after a build.
         log_rate, log_rate_variance: filter on the logarithm of the rate that curvature allows for.
         rate, rate_at_look, steps_at_look: rate in use by the rule for nets, and as it was at the last look.
         slow: 1 once the rate has reached what curvature allows for, so that it grows slowly from then on.
-        gradient_scale: length of preconditioned gradients when P was built, for the guard.
+        longest, gradient_scale: the longest P²g (but for the factor) and g at looks since P was built.
 
     """
 
@@ -45,6 +45,7 @@ class Numbers:
     built_at: float = float("nan")
     steps_at_build: float = float("nan")
     curvature: float = 0.0
+    squares: float = 0.0
     looks: float = 0.0
     first_curvature: float = float("nan")
     log_rate: float = float("nan")
@@ -53,7 +54,17 @@ class Numbers:
     rate_at_look: float = float("nan")
     steps_at_look: float = 0.0
     slow: float = 0.0
-    gradient_scale: float = float("nan")
+    longest: float = 0.0
+    gradient_scale: float = 0.0
+
+    def start_over(self) -> None:
+        """After an `update`: what self-driving would go on from."""
+        self.momentum, self.rate, self.log_rate, self.slow = 0.0, float("nan"), float("nan"), 0.0
+        self.steps_at_build, self.steps_at_look = self.steps, self.steps
+        self.built_at = max(self.read, 1.0)
+        self.curvature = self.first_curvature = 1 / (self.step * self.factor) if self.step > 0 else 1.0
+        self.squares, self.looks, self.longest = self.curvature**2, 1.0, self.limit * self.curvature / 3
+        self.gradient_scale = float("inf")
 
     def tensor(self) -> Tensor:
         """All of them in double precision."""

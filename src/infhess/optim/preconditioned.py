@@ -22,6 +22,7 @@ from infhess.optim.blocks import BLOCKS
 from infhess.optim.estimate import POINTS_A_DIRECTION, Estimate, layered, pooled, printed, printed_layers, read_pool
 from infhess.optim.report import Report
 from infhess.optim.safety import FRESH, Step, measured_step
+from infhess.optim.scaling import Scaling
 from infhess.optim.wrapper import Wrapper
 
 METHODS = ("curvature", "paper")
@@ -109,6 +110,7 @@ class Preconditioned(Wrapper):
         found = self._estimated(source)
         step = self._step_of(source, found)
         self._install(step.scaling, step.step, step.limit)
+        self._numbers.start_over()
         seconds = time.perf_counter() - started
         return Report(
             found.values, found.std, step.step, source.products, source.data_points, seconds, found.notes + step.notes
@@ -199,16 +201,24 @@ class Preconditioned(Wrapper):
         """The step of the chosen kind, and P² with the factor that goes with it."""
         scaling = found.scaling
         if self.step_length == "keep":
-            return Step(replace(scaling, factor=1.0) if self.method == "paper" else scaling, math.nan)
+            plain = self.method == "paper" or self._adaptive  # Adam's own rate is for gradients of its own scale
+            return Step(replace(scaling, factor=1.0) if plain else scaling, math.nan)
         if self.step_length == "paper":
-            if self.method == "curvature":
-                scaling = replace(scaling, factor=float(found.values[0]) * scaling.factor)
-            return Step(scaling, found.step)
+            return self._printed_step(scaling, found)
         if not rate_is_known(self.base):
             kept = f"{type(self.base).__name__} keeps its rate, which does not multiply a known scaling of gradients"
             return Step(replace(scaling, factor=1.0), math.nan, math.inf, (kept,))
         self._check_rates()
         return measured_step(source, scaling, self._numbers, self._w(), decay(self.base, scaling.root))
+
+    def _printed_step(self, scaling: Scaling, found: Estimate) -> Step:
+        """α² times the base's rate, α² = Σ₁/Σ_k; or 1/b0 for the paper's layers."""
+        if not math.isnan(found.step):
+            return Step(scaling, found.step)
+        alpha2 = scaling.factor if self.method == "paper" else float(found.values[0]) * scaling.factor
+        if self._adaptive:
+            return Step(replace(scaling, factor=1.0), alpha2 * self._numbers.base_rate)
+        return Step(replace(scaling, factor=alpha2), math.nan)
 
     def _check_rates(self) -> None:
         if not self._numbers.base_rate > 0:

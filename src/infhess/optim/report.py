@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+Seen = tuple[Tensor, tuple[str, ...]]  # eigenvalues and notes of what self-driving did with a batch
+
 
 @dataclass(frozen=True)
 class Report:
@@ -37,8 +39,8 @@ class Report:
             "products": float(self.products),
             "data_points": float(self.data_points),
             "seconds": self.seconds,
-            "alarms": float(len(self.notes)),
+            "notes": float(len(self.notes)),
         }
         for i, (value, std) in enumerate(zip(self.values.tolist(), self.std.tolist()), 1):
-            row |= {f"value/{i}": value, f"std/{i}": std}
+            row |= {f"value/{i}": value} | ({f"std/{i}": std} if std == std else {})
         return row

@@ -9,14 +9,18 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.batch_source import BatchSource
+from infhess.curvature.batches import Batch, size_of
 from infhess.optim.numbers import Numbers
 from infhess.optim.scaling import Scaling
-from infhess.optim.step_length import largest, mean_of
+from infhess.optim.step_length import SMALL, Largest, NothingSeenError, largest, that_holds
 
 # Fresh batches that a step is measured on, and power iterations on each.
 FRESH, ITERATIONS = 4, 6
 # Without convexity: the longest step relative to |w|, the first relative to |w|, and the growth from one estimate to the next.
 LONGEST, FIRST, GROWTH = 0.03, 0.01, 4.0
+# With convexity: the longest step relative to the longest of the batches looked at, since losses that are no quadratics may
+# curve more where a step leads.
+LONGER = 3.0
 
 
 class Step(NamedTuple):
@@ -31,23 +35,37 @@ class Step(NamedTuple):
 def measured_step(source: BatchSource, scaling: Scaling, numbers: Numbers, w: Tensor, decay: float) -> Step:
     """1/λmax(P²B), the mean over a few fresh batches; bounded once negative curvature has been seen.
 
-    Weight decay is added to λmax: the base applies it at the same rate, outside of P.
+    Weight decay is added to λmax: the base applies it at the same rate, outside of P. Where batches have few points the mean
+    is that of λ² over that of λ: in the mean square, steps on single points are stable up to twice its inverse.
     """
-    found, lengths = [], []
-    for _ in range(FRESH):
-        local = source.local(source.draw())
-        found.append(largest(source, local, scaling, ITERATIONS))
-        lengths.append(float(torch.linalg.vector_norm(scaling(local.gradient()))))
-    value, negative = mean_of(found)
-    if not value > 0:
-        raise ValueError(
-            "the loss has no curvature on these batches, so there is no step to measure; is it linear here?"
-        )
-    value += decay
-    if not (negative or numbers.nonconvex):
-        return Step(scaling, 1 / (value * scaling.factor))
+    found, last, size = _looks(source, scaling)
+    mean = sum(f.value for f in found) / len(found)
+    value = sum(f.value**2 for f in found) / len(found) / mean if size < SMALL else mean
+    longest = max(f.length for f in found)
+    if not (any(f.negative for f in found) or numbers.nonconvex):
+        rate = that_holds(source, last, scaling, 1 / (value + decay))
+        return Step(scaling, rate / scaling.factor, LONGER * rate * longest)
     numbers.nonconvex = 1.0
-    return _bounded(scaling, 1 / value, numbers, float(torch.linalg.vector_norm(w)), max(lengths))
+    return _bounded(scaling, 1 / (value + decay), numbers, float(torch.linalg.vector_norm(w)), longest)
+
+
+def _looks(source: BatchSource, scaling: Scaling) -> tuple[list[Largest], Batch, int]:
+    """λmax(P²B) on fresh batches, four and 32 points at the least, less zero gradients; the last one and the points of one."""
+    found: list[Largest] = []
+    last, points, tries, failure = None, 0, 0, None
+    while len(found) < FRESH or points < SMALL:
+        batch = source.draw()
+        tries += 1
+        try:
+            found.append(largest(source, source.local(batch), scaling, ITERATIONS))
+            points, last = points + size_of(batch), batch
+        except NothingSeenError as error:
+            failure = error
+        if tries >= 4 * FRESH + SMALL:
+            break
+    if not found:
+        raise failure or NothingSeenError("no batch to measure a step on")
+    return found, last, points // len(found)
 
 
 def _bounded(scaling: Scaling, rate: float, numbers: Numbers, size: float, length: float) -> Step:

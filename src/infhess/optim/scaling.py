@@ -23,8 +23,7 @@ class Block:
 class Scaling:
     """P² = factor · R (I − U diag(gain) Uᵀ) R, with U block-diagonal and R² the base's own scaling (None: I).
 
-    Around sgd the gradient becomes P²g. Around Adam, which multiplies by R² itself, R⁻¹ (I − U diag(gain) Uᵀ) R g is handed
-    on: what comes out is R (I − …) R g, symmetric again.
+    Around sgd the gradient becomes P²g. Around Adam, which moves w by R²g, that step becomes R (I − U diag(gain) Uᵀ) R⁻¹ R²g.
     """
 
     blocks: list[Block]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from infhess._checks import small_dtype
 from infhess.curvature.batch_source import BatchSource
+from infhess.curvature.batches import Batch
+from infhess.curvature.flat import shifted
 from infhess.curvature.local import Local
 from infhess.optim.scaling import Scaling
 
@@ -16,11 +18,25 @@ from infhess.optim.scaling import Scaling
 NEGATIVE = 1e-3
 
 
+# Batches of fewer points than this are too noisy to be taken one by one.
+SMALL = 32
+
+
+# How often a rate is cut to a fourth at the most.
+MOST_CUTS = 16
+
+
+class NothingSeenError(ValueError):
+    """A batch that tells nothing: no gradient, or no curvature along it."""
+
+
 class Largest(NamedTuple):
-    """The largest |eigenvalue| of P²B on one batch, and whether any curvature on the way was negative."""
+    """The largest |eigenvalue| of P²B on one batch, whether any curvature on the way was negative, and |P²g|, |g|."""
 
     value: float
     negative: bool
+    length: float
+    gradient: float
 
 
 def largest(source: BatchSource, local: Local, scaling: Scaling, iterations: int) -> Largest:
@@ -31,34 +47,56 @@ def largest(source: BatchSource, local: Local, scaling: Scaling, iterations: int
     """
     p = local.gradient()
     x = scaling(p)
-    n = float(p @ x)
+    gradient, length, n = _norm(p), _norm(x), _dot(p, x)
     if not 0 < n < float("inf"):
-        raise ValueError(f"expected a finite gradient other than zero to measure a step along, got gᵀMg = {n:g}")
+        raise NothingSeenError(f"expected a finite gradient other than zero to measure a step along, got gᵀMg = {n:g}")
     p, x, previous = p / n**0.5, x / n**0.5, torch.zeros_like(p)
     T = torch.zeros(iterations + 1, iterations + 1, dtype=torch.float64)
-    found = Largest(0.0, False)
+    value, negative = 0.0, False
     for j in range(iterations):
         r = source.product(local, x)
-        alpha = float(x @ r)
+        alpha = _dot(x, r)
         r = r - alpha * p - float(T[j, j - 1]) * previous
         Mr = scaling(r)
-        beta = max(float(r @ Mr), 0.0) ** 0.5
+        beta = max(_dot(r, Mr), 0.0) ** 0.5
         if not abs(alpha) + beta < float("inf"):
             raise ValueError("a product holds NaN or infinity; is the loss finite and smooth at this point?")
         T[j, j], T[j, j + 1], T[j + 1, j] = alpha, beta, beta
-        before, found = found, _read(T[: j + 2, : j + 1])
-        if beta <= 1e-6 * found.value or abs(found.value - before.value) < 0.01 * found.value:
+        before, value = value, float(torch.linalg.matrix_norm(T[: j + 2, : j + 1], 2))
+        negative = float(torch.linalg.eigvalsh(T[: j + 1, : j + 1])[0]) < -NEGATIVE * value
+        if beta <= 1e-6 * value or abs(value - before) < 0.01 * value:
             break
         previous, p, x = p, r / beta, Mr / beta
-    return found
+    if not value > 0:
+        raise NothingSeenError("the loss has no curvature along its gradient here; is it linear?")
+    return Largest(value, negative, length, gradient)
 
 
-def _read(T: Tensor) -> Largest:
-    value = float(torch.linalg.matrix_norm(T, 2))
-    low = float(torch.linalg.eigvalsh(T[:-1])[0])
-    return Largest(value, low < -NEGATIVE * value)
+def _dot(a: Tensor, b: Tensor) -> float:
+    """In double precision: squares of single precision overflow where the numbers themselves do not."""
+    return float(a.to(small_dtype(a.device)) @ b.to(small_dtype(b.device)))
 
 
-def mean_of(found: Sequence[Largest]) -> Largest:
-    """The mean over batches: their maximum would be ruled by the worst batch, a smaller step than training needs."""
-    return Largest(sum(f.value for f in found) / len(found), any(f.negative for f in found))
+def _norm(a: Tensor) -> float:
+    return float(_dot(a, a) ** 0.5)
+
+
+def that_holds(source: BatchSource, batch: Batch, scaling: Scaling, rate: float) -> float:
+    """The rate, or a part of it, such that curvature where the step leads is no more than 2/rate.
+
+    On a quadratic the first one holds, at the price of a look. Losses such as Poisson's curve more by orders of magnitude
+    where a step from zero leads.
+    """
+    move = scaling(source.local(batch).gradient())
+    for _ in range(MOST_CUTS):
+        with shifted(source.flat, -rate * move):
+            try:
+                value = largest(source, source.local(batch), scaling, 2).value
+            except NothingSeenError:
+                value = 0.0
+            except ValueError:
+                value = float("inf")
+        if value * rate <= 2:
+            break
+        rate = max(rate / 4, 1 / value)
+    return rate

@@ -36,7 +36,7 @@ class Handle(NamedTuple):
 def preconditioned(
     grads: Sequence[Tensor | None], handles: Sequence[Handle], blocks: Sequence[Sequence[int]], factor: float = 1.0
 ) -> tuple[Grads, list[Tensor]]:
-    """factor · R⁻¹ (I − U diag(gain) Uᵀ) R g for each block; and UᵀRg of each block.
+    """factor · (I − U diag(gain) Uᵀ) g for each block; and Uᵀg of each block.
 
     A parameter without a gradient is left out, and one whose shape has changed keeps its gradient as it is.
     """
@@ -74,11 +74,7 @@ def _sum(parts: list[Tensor], handle: Handle) -> Tensor:
 
 
 def _less(g: Tensor, handle: Handle, taken: Tensor, factor: float) -> Tensor:
-    taken = taken.to(g.device)
-    if handle.root is not None:
-        torch.mv(handle.columns, taken, out=handle.room)
-        return torch.sub(g, handle.room.div_(handle.root), out=handle.room)
-    return torch.addmv(g, handle.columns, taken, beta=factor, alpha=-factor, out=handle.room)
+    return torch.addmv(g, handle.columns, taken.to(g.device), beta=factor, alpha=-factor, out=handle.room)
 
 
 def _like(flat: Tensor, handle: Handle, grad: Tensor) -> Tensor:
@@ -88,6 +84,50 @@ def _like(flat: Tensor, handle: Handle, grad: Tensor) -> Tensor:
         return handle.shaped if flat.dtype == grad.dtype else handle.shaped.to(grad.dtype)
     # Fused kernels walk through memory: the strides are to be those of the gradient.
     return torch.empty_like(grad).copy_(handle.shaped)
+
+
+def inside(grads: Sequence[Tensor | None], handles: Sequence[Handle], blocks: Sequence[Sequence[int]]) -> list[Tensor]:
+    """UᵀRg of each block."""
+    seen = []
+    for block in blocks:
+        parts = [_inside(_flat(g, h), h) for i in block if (g := grads[i]) is not None and fits(g, h := handles[i])]
+        seen.append(_sum(parts, handles[block[0]]))
+    return seen
+
+
+def redirected(
+    params: Sequence[Tensor],
+    before: Sequence[Tensor | None],
+    decays: Sequence[float],
+    handles: Sequence[Handle],
+    blocks: Sequence[Sequence[int]],
+    limit: float,
+) -> None:
+    """w ← before + R (I − U diag(gain) Uᵀ) R⁻¹ (w − before), in place, after a step of an optimizer that scales by R² itself.
+
+    `before` is None for what did not move. `decays` is the part of w that each parameter lost to weight decay, which stays
+    outside. No move is longer than `limit`.
+    """
+    moves = [
+        _flat(p.detach() - b, h).add_(_flat(b, h), alpha=decay) if b is not None and fits(p, h) else None
+        for p, b, decay, h in zip(params, before, decays, handles)
+    ]
+    for block in blocks:
+        live = {i: d for i in block if (d := moves[i]) is not None}
+        c = _sum([handles[i].rows @ (d / _root(handles[i])) for i, d in live.items()], handles[block[0]])
+        taken = (handles[block[0]].own["gain"] * c).to(c.dtype)
+        for i, d in live.items():
+            d -= _root(handles[i]) * (handles[i].columns @ taken.to(d.device))
+    moves = shortened(moves, [1.0] * len(moves), limit) if limit < float("inf") else moves
+    for p, b, decay, move in zip(params, before, decays, moves):
+        if move is not None and b is not None:
+            target = real(b) * (1 - decay) + move.view_as(real(b)).to(real(b).dtype)
+            p.detach().copy_(torch.view_as_complex(target) if p.is_complex() else target)
+
+
+def _root(handle: Handle) -> Tensor:
+    assert handle.root is not None
+    return handle.root
 
 
 def shortened(grads: Sequence[Tensor | None], rates: Sequence[float | Tensor], limit: float) -> Grads:

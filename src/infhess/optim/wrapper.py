@@ -18,14 +18,14 @@ from infhess.optim.drift import Drift
 from infhess.optim.learnt import BASIS, Learnt, parted
 from infhess.optim.numbers import Numbers
 from infhess.optim.scaling import Scaling
-from infhess.optim.transform import preconditioned, shortened
+from infhess.optim.transform import Handle, inside, preconditioned, redirected, shortened
 
 # The most numbers that the directions take by default: 1 GiB in single precision.
 MEMORY = 2**28
 
 
 class Wrapper(torch.optim.Optimizer):
-    """The base with gradients R⁻¹(I − U diag(gain) Uᵀ)R g and the rate step·lr/lr₀; the base itself while unarmed.
+    """The base with gradients (I − U diag(gain) Uᵀ)g and the rate step·lr/lr₀; the base itself while unarmed.
 
     It owns what was learnt of curvature; everything else is the base's.
     """
@@ -88,36 +88,60 @@ class Wrapper(torch.optim.Optimizer):
             self.base.step()
 
     def _preconditioned_step(self) -> None:
-        params, before = self._params(), [dict(group) for group in self.param_groups]
+        params, groups = self._params(), [dict(group) for group in self.param_groups]
         grads = [p.grad for p in params]
+        if any(g is not None and g.is_sparse for g in grads):
+            raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
         try:
+            for group, options in zip(self.param_groups, self._options()):
+                group.update(options)
             with torch.no_grad():
-                for p, g in zip(params, self._scaled(grads)):
-                    p.grad = g
-                for group, options in zip(self.param_groups, self._options()):
-                    group.update(options)
-            self._base_step()
+                if self._adaptive:
+                    self._redirected_step(grads)
+                else:
+                    self._scaled_step(grads)
         finally:
             for p, g in zip(params, grads):
                 p.grad = g
-            for group, options in zip(self.param_groups, before):
+            for group, options in zip(self.param_groups, groups):
                 group.update({name: options[name] for name in ("lr", "momentum") if name in options})
 
-    def _scaled(self, grads: list[Tensor | None]) -> list[Tensor | None]:
-        """Gradients as the base is to see them."""
-        if any(g is not None and g.is_sparse for g in grads):
-            raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
-        numbers, scaled, options = self._numbers, grads, self._options()
+    def _scaled_step(self, grads: list[Tensor | None]) -> None:
+        """The base sees P²g in the place of g."""
+        numbers, scaled = self._numbers, grads
         # Where the step is the base's own P² comes with its factor, and else the rate does.
-        factor = numbers.factor if math.isnan(numbers.step) and not self._adaptive else 1.0
+        factor = numbers.factor if math.isnan(numbers.step) else 1.0
         if numbers.directions:
-            handles = [self._learnt.handle(p) for p in self._params()]
-            scaled, seen = preconditioned(grads, handles, self._blocks(), factor)
-            self._drift.see(torch.cat(seen), options[0].get("lr", math.nan), *inertia(self.param_groups[0]))
-        if numbers.limit < math.inf and not self._adaptive:
-            rates = [o["lr"] for o, group in zip(options, self.param_groups) for _ in group["params"]]
+            scaled, seen = preconditioned(grads, self._handles(), self._blocks(), factor)
+            self._see(seen)
+        if numbers.limit < math.inf:
+            rates = [group["lr"] for group in self.param_groups for _ in group["params"]]
             scaled = shortened(scaled, rates, numbers.limit)
-        return scaled
+        for p, g in zip(self._params(), scaled):
+            p.grad = g
+        self._base_step()
+
+    def _redirected_step(self, grads: list[Tensor | None]) -> None:
+        """The base sees g, so that its own scaling stays what it is, and what it does to w is bent by P."""
+        numbers, params = self._numbers, self._params()
+        if not (numbers.directions or numbers.limit < math.inf):
+            self._base_step()
+            return
+        handles, blocks = self._handles(), self._blocks() if numbers.directions else []
+        if blocks:
+            self._see(inside(grads, handles, blocks))
+        before = [None if g is None else p.detach().clone() for p, g in zip(params, grads)]
+        decays = [_decayed(self.base, group) for group in self.param_groups for _ in group["params"]]
+        self._base_step()
+        redirected(params, before, decays, handles, blocks, numbers.limit)
+
+    def _handles(self) -> list[Handle]:
+        return [self._learnt.handle(p) for p in self._params()]
+
+    def _see(self, seen: list[Tensor]) -> None:
+        """Note down what `due` is to judge by."""
+        group = self.param_groups[0]
+        self._drift.see(torch.cat(seen), group.get("lr", math.nan), *inertia(group))
 
     def _options(self) -> list[dict[str, Any]]:
         """What the base is to find in its groups during a step: step·lr/lr₀ in the place of lr."""
@@ -233,6 +257,12 @@ def _split(opt: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, 
 def _rate(group: dict[str, Any]) -> float:
     """The rate that a group was made with, also where a schedule is at work on it already."""
     return float(group.get("max_lr", group.get("initial_lr", group.get("lr", math.nan))))
+
+
+def _decayed(base: torch.optim.Optimizer, group: dict[str, Any]) -> float:
+    """The part of w that a step takes off by decoupled weight decay."""
+    decoupled = group.get("decoupled_weight_decay", isinstance(base, torch.optim.AdamW))
+    return float(group["lr"]) * float(group["weight_decay"]) if decoupled and group.get("weight_decay") else 0.0
 
 
 def default_rank(base: torch.optim.Optimizer) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import dense
@@ -352,3 +354,30 @@ def test_dense_reference_of_the_scaling():
     expected = torch.from_numpy(dense.scaled_identity_less(U, gain, root, 3.0))
     close(scaling.operator().dense(), expected, 1e-12)
     close(3.0 * scaling(randn(6, seed=2)), expected @ randn(6, seed=2), 1e-12)
+
+
+@settings(max_examples=25)
+@given(
+    n=st.integers(1, 9),
+    rank=st.integers(1, 12),
+    condition=st.floats(0, 8),
+    scale=st.floats(-8, 8),
+    blocks=st.sampled_from(["whole", "layer"]),
+    dtype=st.sampled_from([torch.float32, F64]),
+    seed=st.integers(0, 99),
+)
+def test_whatever_the_quadratic_P2_is_positive_and_a_step_is_the_formula(
+    n, rank, condition, scale, blocks, dtype, seed
+):
+    A = (10**scale * spectrum(torch.logspace(0, -condition, n, dtype=F64), seed)).to(dtype)
+    w, loss, batches = quadratic(A, A @ randn(n, seed=seed + 1, dtype=dtype), seed)
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=3.0), rank=rank, blocks=blocks)
+    report = opt.update(loss, batches())
+    P2 = opt.preconditioner.dense().double()
+    assert report.step > 0
+    assert float(torch.linalg.eigvalsh(P2)[0]) > 0
+    before = w.detach().clone()
+    stepped(opt, loss, torch.zeros(1, n, dtype=dtype))
+    move = -report.step * P2 @ w.grad.double()
+    longest = max(float(move.norm()), 1e-30)
+    assert float((w.detach().double() - before.double() - move).norm()) < 1e-3 * longest + 1e-6 * float(before.norm())

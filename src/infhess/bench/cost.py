@@ -58,10 +58,10 @@ def timed(f: Callable[[], object]) -> float:
 
 def pieces(seed: int, *, quick: bool = False) -> Iterator[Piece]:
     """A step at each rank and an estimate, on one thread and on all; a narrow copy of the net with `quick`."""
-    width = 0.25 if quick else 1.0
+    width, ranks = (0.1, RANKS[:1]) if quick else (1.0, RANKS)
     for threads in sorted({1, torch.get_num_threads()}):
         problem = f"paper's net, {threads} thread{'s' if threads > 1 else ''}"
-        for rank in RANKS:
+        for rank in ranks:
             key = (EXPERIMENT, problem, f"step at rank {rank} / bound", seed, BATCH)
             yield Piece(key, f"{problem}: a step at rank {rank}", step_rows, (problem, threads, rank, seed, width))
         key = (EXPERIMENT, problem, "update / epoch in seconds", seed, BATCH)

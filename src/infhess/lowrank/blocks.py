@@ -41,3 +41,7 @@ class BlockDiagonal(Operator):
     def power(self, exponent: float) -> Operator:
         """Each block to the power, for symmetric positive definite blocks."""
         return BlockDiagonal([b.power(exponent) for b in self.blocks])
+
+    def inverse(self) -> Operator:
+        """The inverse of each block."""
+        return self.power(-1.0)

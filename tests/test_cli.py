@@ -28,14 +28,19 @@ def read(path):
 
 def test_demo_writes_rows_and_a_figure_and_does_not_compute_twice(tmp_path):
     first = run("demo", cwd=tmp_path)
-    assert "Condition number" in first.stdout
+    assert "preconditioned sgd" in first.stdout
     rows = read(tmp_path / "runs/demo/rows.csv")
     assert list(rows[0]) == COLUMNS
     assert (tmp_path / "runs/demo/demo.png").read_bytes().startswith(b"\x89PNG")
-    truth = [float(r["metric"]) for r in rows if r["method"] == "truth"]
-    estimate = [float(r["metric"]) for r in rows if r["method"] == "estimate"]
-    std = [float(r["metric"]) for r in rows if r["method"] == "std"]
-    assert sum(abs(e - t) < 3 * s for t, e, s in zip(truth, estimate, std)) >= 8
+    gaps = {method: float(loss) for method, loss in ((r["method"], r["loss"]) for r in rows)}  # the last of each
+    assert gaps["preconditioned sgd, no rate"] < 1e-3
+    to_a_thousandth = {
+        method: min(
+            (int(r["data_points"]) for r in rows if r["method"] == method and float(r["loss"]) < 1e-3), default=10**9
+        )
+        for method in gaps
+    }
+    assert min(to_a_thousandth, key=to_a_thousandth.get) == "preconditioned sgd, no rate"
     run("demo", cwd=tmp_path)
     assert read(tmp_path / "runs/demo/rows.csv") == rows
     run("demo", "--fresh", cwd=tmp_path)

@@ -44,18 +44,21 @@ def save(figure: Any, path: Path) -> Path:
     return path
 
 
-def demo(rows: Sequence[Row], path: Path) -> Path:
-    """Top eigenvalues: truth, and estimate with error bars."""
-    read = curves(rows, "truth", "estimate", "std")
-    index = range(1, len(read["truth"]) + 1)
+def demo(rows: Sequence[Row], path: Path, best: str, ours: str) -> Path:
+    """The gap against data points read: all rates of sgd, its best one, ours."""
     fig, ax = figure()
-    ax.errorbar(
-        index, read["estimate"], yerr=[2 * s for s in read["std"]], fmt="o", color=BLUE, capsize=4,
-        label="inferred from 24 noisy products (± 2 std)",
-    )  # fmt: skip
-    ax.plot(index, read["truth"], "_", color=INK, markersize=18, label="truth")
-    ax.set(yscale="log", xlabel="eigenvalue number", ylabel="eigenvalue", xticks=list(index))
-    ax.set_title("Top of the spectrum of a 200 × 200 matrix", loc="left")
+    for method in dict.fromkeys(r.method for r in rows):
+        x, y = zip(*((r.data_points, max(r.loss, 1e-12)) for r in rows if r.method == method))
+        colour, label = {best: (ORANGE, f"{best}, the best of nine"), ours: (BLUE, ours)}.get(method, (GREY, None))
+        ax.plot(x, y, color=colour, label=label, linewidth=2 if label else 0.8, alpha=1.0 if label else 0.6)
+    ax.set(
+        xscale="log",
+        yscale="log",
+        ylim=(1e-6, 2),
+        xlabel="data points read",
+        ylabel="gap to the optimum (L − L*)/(L₀ − L*)",
+    )
+    ax.set_title(f"Logistic regression, {rows[0].problem}", loc="left")
     ax.legend(frameon=False)
     return save(fig, path)
 

@@ -19,7 +19,7 @@ import infhess
 from infhess import GaussNewton, Hessian, Products, largest, spectrum, trace
 from infhess.bench import coverage
 from infhess.problems import CURVATURE
-from infhess.problems.curvature import Shuffled
+from infhess.problems.shuffled import Shuffled
 from infhess.spectrum.student import hall, log_interval, skewed_mean, two_sided
 from util import F64, close, randn
 from util import spectrum as matrix_with

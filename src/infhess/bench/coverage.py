@@ -13,7 +13,7 @@ from infhess.curvature import Products
 from infhess.experiments.pieces import Piece
 from infhess.experiments.rows import Row
 from infhess.problems import CURVATURE, CurvatureProblem
-from infhess.problems.curvature import Shuffled
+from infhess.problems.shuffled import Shuffled
 from infhess.spectrum import Spectrum, largest, spectrum, trace
 
 EXPERIMENT = "bench-curvature-coverage"

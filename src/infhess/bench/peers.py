@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from infhess.posterior import CurvatureShaped, condition
 from infhess.problems import CurvatureProblem
-from infhess.problems.curvature import Shuffled
+from infhess.problems.shuffled import Shuffled
 from infhess.spectrum import spectrum
 
 TOP = 5

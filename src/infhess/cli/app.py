@@ -80,6 +80,49 @@ def demo(out: Out = Path("runs/demo"), seed: Seed = 0, fresh: Fresh = False) -> 
         typer.echo(f"\nrows: {file.path}\nfigure: {figure}")
 
 
+class Experiment(str, Enum):
+    """The experiments of the paper."""
+
+    regression = "regression"
+    logistic = "logistic"
+    deep = "deep"
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[Experiment, typer.Argument(help="Which one.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder; by default runs/reproduce-EXPERIMENT.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The first seed.")] = 0,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small version: two minutes at the most.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The paper's size: hours, for nets on a GPU.")] = False,
+    fresh: Fresh = False,
+    workers: Workers = 0,
+    data_dir: DataDir = None,
+) -> None:
+    """The paper's experiments on the real data: rows, figures, and a report that says claim by claim what was found.
+
+    Example: `infhess reproduce regression --seeds 5 --data-dir data`
+    """
+    with remedies():
+        from infhess.cli import show
+        from infhess.data import use
+        from infhess.experiments import reproduce as paper
+        from infhess.experiments.rows import RowFile
+
+        if quick and full:
+            raise ValueError("expected one of --quick and --full")
+        use(data_dir)
+        folder = out or Path(f"runs/reproduce-{experiment.value}")
+        file = RowFile(folder, fresh=fresh)
+        plan = paper.plan(experiment.value, "quick" if quick else "full" if full else "default", seed, seeds)
+        for pieces in plan.stages(file):
+            show.run(pieces, file, workers)
+        report = plan.report(file, folder)
+        show.claims(report.claims)
+        typer.echo(f"\nrows: {file.path}\nreport: {folder / 'report.html'}")
+
+
 class Matrix(str, Enum):
     """Which curvature matrix."""
 

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from rich.table import Table
 
 from infhess.data import File
+from infhess.experiments.claims import Claim
 from infhess.experiments.measure import Measured
 from infhess.experiments.pieces import Piece, cores
 from infhess.experiments.pieces import run as run_pieces
@@ -71,6 +72,16 @@ def demo(rows: Sequence[Row]) -> None:
     console().print(
         f"The rates of sgd are the best of nine, whose runs read {9 * rows[-1].data_points:,} points; ours has none."
     )
+
+
+def claims(found: Sequence[Claim]) -> None:
+    """What the paper says, what was found, and whether it holds."""
+    grid = Table(show_lines=True)
+    for name in ("the paper", "found here", "verdict"):
+        grid.add_column(name)
+    for claim in found:
+        grid.add_row(claim.paper, f"{claim.found} {claim.why}".strip(), claim.verdict)
+    console().print(grid)
 
 
 def inference(rows: Sequence[Row]) -> None:

@@ -11,6 +11,18 @@ from infhess._files import atomic
 from infhess.experiments.rows import Row, curves
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
+GREEN, PURPLE = "#0b8f6a", "#a8458c"
+STYLE: dict[Any, Any] = {
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.fonttype": "none",  # text stays text
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "legend.fontsize": 8,
+}
 
 
 def require() -> None:
@@ -25,6 +37,7 @@ def figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[An
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams.update(STYLE)
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(width, height), layout="constrained", **subplots)
@@ -36,10 +49,14 @@ def figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[An
 
 def save(figure: Any, path: Path) -> Path:
     """Write the figure in the format of the path's ending, whole or not at all."""
-    from matplotlib import pyplot
+    from matplotlib import pyplot, rc_context
 
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=150)
+    svg = path.suffix == ".svg"
+    with (
+        atomic(path) as temporary,
+        rc_context({"svg.hashsalt": path.stem}),
+    ):  # names inside differ between figures of a page
+        figure.savefig(temporary, dpi=150, metadata={"Date": None} if svg else None)
     pyplot.close(figure)
     return path
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,24 +13,10 @@ from torch.nn import functional
 from infhess.curvature import GaussNewton, Hessian
 from infhess.curvature.batch_source import BatchSource
 from infhess.data import digits, mnist, sarcos
+from infhess.problems.features import polynomial, standardised
+from infhess.problems.shuffled import Shuffled
 
 Model = Callable[[Tensor, Tensor], Tensor]
-
-
-class Shuffled:
-    """Batches without replacement, an epoch after the other, as a DataLoader with shuffling gives them."""
-
-    def __init__(self, dataset: tuple[Tensor, Tensor], size: int, generator: torch.Generator) -> None:
-        self.population, self.size, self.generator = len(dataset[0]), size, generator
-        self._data = dataset
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch; points that do not fill a batch wait for the next shuffle."""
-        x, y = self._data
-        order = torch.randperm(len(x), generator=self.generator)
-        for i in range(0, len(x) - self.size + 1, self.size):
-            part = order[i : i + self.size]
-            yield x[part], y[part]
 
 
 @dataclass(frozen=True)
@@ -107,17 +93,6 @@ def sarcos_natural() -> CurvatureProblem:
     ones = torch.ones(len(x), 1, dtype=x.dtype)
     y = standardised(torques[:, :1])[:, 0]
     return CurvatureProblem(torch.zeros(253, dtype=x.dtype), torch.cat([ones, features], 1), y, linear, nn.MSELoss())
-
-
-def polynomial(x: Tensor) -> Tensor:
-    """[x, xᵢxⱼ for i ≤ j]."""
-    i, j = torch.triu_indices(x.shape[1], x.shape[1])
-    return torch.cat([x, x[:, i] * x[:, j]], 1)
-
-
-def standardised(x: Tensor) -> Tensor:
-    """Columns of mean 0 and variance 1."""
-    return (x - x.mean(0)) / x.std(0, correction=0)
 
 
 def mlp_on(images: Tensor, labels: Tensor, matrix: str = "hessian") -> CurvatureProblem:

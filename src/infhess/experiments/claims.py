@@ -1,0 +1,30 @@
+"""What the paper claims, what was found, and whether it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, the numbers found, a verdict, and the reason where it deviates."""
+
+    paper: str
+    found: str
+    verdict: str
+    why: str = ""
+
+
+def verdict(holds: Sequence[bool]) -> str:
+    """All, some or none of the checks."""
+    return HOLDS if all(holds) else IN_PART if any(holds) else FAILS
+
+
+def markdown(claims: Sequence[Claim]) -> str:
+    """A table."""
+    lines = ["| the paper | found here | verdict |", "|---|---|---|"]
+    lines += [f"| {c.paper} | {c.found}{' ' + c.why if c.why else ''} | {c.verdict} |" for c in claims]
+    return "\n".join([*lines, ""])

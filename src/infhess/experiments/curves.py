@@ -1,0 +1,69 @@
+"""Rows as curves: gaps to the optimum, data points to reach one, medians over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from infhess.experiments.rows import Row
+
+EXACT, START = "exact solution", "start"
+
+
+class Curves:
+    """Rows of runs by problem, method, batch size and seed; two of the methods are the exact solution and the start."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = list(rows)
+        self._by: dict[tuple[str, str, int], dict[int, list[Row]]] = {}
+        for row in self.rows:
+            self._by.setdefault((row.problem, row.method, row.batch_size), {}).setdefault(row.seed, []).append(row)
+
+    def methods(self, problem: str, batch: int) -> list[str]:
+        """Names, in the order in which they were run."""
+        found = dict.fromkeys(m for p, m, b in self._by if p == problem and b == batch)
+        return [m for m in found if m not in (EXACT, START)]
+
+    def runs(self, problem: str, method: str, batch: int) -> list[list[Row]]:
+        """One list of rows a seed."""
+        return list(self._by.get((problem, method, batch), {}).values())
+
+    def best(self, problem: str) -> Row:
+        """The exact solution."""
+        return self.runs(problem, EXACT, 0)[0][0]
+
+    def gap(self, row: Row) -> float:
+        """(L − L*)/(L₀ − L*)."""
+        best, start = self.best(row.problem).loss, self.runs(row.problem, START, 0)[0][0].loss
+        return max((row.loss - best) / (start - best), 1e-16)
+
+    def final(self, problem: str, method: str, batch: int) -> float:
+        """The gap at the end of a run, the median over seeds; infinite where a run diverged."""
+        ends = [self.gap(run[-1]) for run in self.runs(problem, method, batch)]
+        return median(ends) if ends else math.nan
+
+    def points_to(self, problem: str, method: str, batch: int, gap: float) -> float:
+        """Data points read when the gap was reached, the median over seeds; infinite where it was not."""
+        runs = self.runs(problem, method, batch)
+        return median(_first(run, lambda r: self.gap(r) <= gap) for run in runs) if runs else math.nan
+
+    def diverged(self, problem: str, method: str, batch: int) -> int:
+        """Runs whose loss ended above that of the start."""
+        return sum(not self.gap(run[-1]) <= 1.0 for run in self.runs(problem, method, batch))
+
+
+def _first(run: Sequence[Row], there: object) -> float:
+    return next((float(r.data_points) for r in run if there(r)), math.inf)  # type: ignore[operator]
+
+
+def shown(number: float) -> str:
+    """A count of data points for a table."""
+    if math.isnan(number):
+        return "not run"
+    return "never" if math.isinf(number) else f"{number:.2g}".replace("e+0", "e") if number >= 1e5 else f"{number:,.0f}"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """With commas."""
+    return ", ".join(parts)

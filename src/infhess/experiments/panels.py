@@ -1,0 +1,57 @@
+"""Figures of curves over seeds: a thin line a run, a thick one for their median, one panel a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from infhess.experiments import plots
+from infhess.experiments.rows import Row
+
+Value = Callable[[Row], float]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method's runs in a panel."""
+
+    label: str
+    colour: str
+    runs: Sequence[Sequence[Row]]
+    dashes: str = "-"
+
+
+def draw(ax: Any, line: Line, x: Value, y: Value) -> None:
+    """All runs faintly, their median in full."""
+    runs = [run for run in line.runs if run]
+    if not runs:
+        return
+    for run in runs if len(runs) > 1 else []:
+        ax.plot([x(r) for r in run], [y(r) for r in run], color=line.colour, linewidth=0.6, alpha=0.35)
+    xs, ys = middle(runs, x, y)
+    ax.plot(xs, ys, line.dashes, color=line.colour, linewidth=1.6, label=line.label)
+
+
+def middle(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[float], list[float]]:
+    """Medians over runs of the k-th rows, as far as all of them go."""
+    together = list(zip(*runs))
+    return [median(map(x, rows)) for rows in together], [median(map(y, rows)) for rows in together]
+
+
+def grid(rows: int, columns: int, height: float = 2.9) -> tuple[Any, Any]:
+    """A figure of panels that share their axes by row."""
+    return plots.figure(
+        2.9 * columns + 0.6, height * rows + 0.5, nrows=rows, ncols=columns, sharex="col", sharey="row", squeeze=False
+    )
+
+
+def save(fig: Any, axes: Any, path: Path, columns: int = 3) -> Path:
+    """With one legend below all panels, each method once."""
+    found: dict[str, Any] = {}
+    for ax in axes.flat:
+        found |= dict(zip(*reversed(ax.get_legend_handles_labels())))
+    fig.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False)
+    return plots.save(fig, path)

@@ -1,0 +1,93 @@
+"""The paper's experiments, from pieces of work to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from infhess._files import atomic
+from infhess._version import __version__
+from infhess.experiments import claims, deep, deep_report, logistic, plots, regression
+from infhess.experiments.curves import EXACT, START
+from infhess.experiments.page import Figure, Page
+from infhess.experiments.pieces import Piece
+from infhess.experiments.rows import Row, RowFile
+from infhess.experiments.tuned import TUNING_SEED, named
+
+TITLES = {
+    "regression": "Regression: an ill-conditioned problem with an exact solution",
+    "logistic": "Logistic regression: MNIST, 3 against 5",
+    "deep": "Deep learning: the step length of a net on CIFAR-10",
+}
+
+
+class Reporting(Protocol):
+    """What reads rows and says what they show."""
+
+    def claims(self, rows: Sequence[Row]) -> list[claims.Claim]:
+        """Claim by claim."""
+
+    def figures(self, rows: Sequence[Row], folder: Path) -> list[Figure]:
+        """Drawn into the folder."""
+
+    def notes(self, size: Any, seeds: Sequence[int]) -> list[str]:
+        """How it was done."""
+
+
+MODULES: dict[str, tuple[dict[str, Any], Reporting]] = {
+    "regression": (dict(regression.SIZES), regression),
+    "logistic": (dict(logistic.SIZES), logistic),
+    "deep": (dict(deep.SIZES), deep_report),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One experiment at one size."""
+
+    experiment: str
+    size: Any
+    seeds: tuple[int, ...]
+    reporting: Reporting
+
+    def stages(self, file: RowFile) -> Iterator[list[Piece]]:
+        """Pieces to compute, stage after stage: the rates that tuning found go into the runs."""
+        plots.require()
+        if self.experiment == "deep":
+            yield list(deep.pieces(self.size, self.seeds, file.path.parent))
+            return
+        module = {"regression": regression, "logistic": logistic}[self.experiment]
+        yield list(module.tuning(self.size))
+        yield list(module.runs(self.size, self.rows(file, TUNING_SEED), self.seeds))
+
+    def rows(self, file: RowFile, *seeds: int) -> list[Row]:
+        """Those of this experiment, size and seeds."""
+        name = named(f"reproduce-{self.experiment}", self.size.name)
+        return [r for r in file.rows if r.experiment == name and (r.seed in seeds or r.method in (EXACT, START))]
+
+    def report(self, file: RowFile, folder: Path) -> Page:
+        """Figures, report.html and claims.md in the folder."""
+        rows = self.rows(file, *self.seeds)
+        command = f"infhess reproduce {self.experiment}" + (
+            "" if self.size.name == "default" else f" --{self.size.name}"
+        )
+        page = Page(
+            TITLES[self.experiment],
+            "De Roos & Hennig, Active Probabilistic Inference on Matrices for Pre-Conditioning in Stochastic Optimization "
+            f"(AISTATS 2019), computed anew with infhess {__version__}: {command}",
+            self.reporting.claims(rows),
+            self.reporting.figures(rows, folder),
+            self.reporting.notes(self.size, self.seeds),
+        )
+        with atomic(folder / "claims.md") as temporary:
+            temporary.write_text(claims.markdown(page.claims), encoding="utf-8")
+        page.write(folder / "report.html")
+        return page
+
+
+def plan(experiment: str, size: str, first: int, count: int | None) -> Plan:
+    """The plan of an experiment at a size, for so many seeds from the first on."""
+    sizes, reporting = MODULES[experiment]
+    return Plan(experiment, sizes[size], tuple(range(first, first + (count or sizes[size].seeds))), reporting)

@@ -1,0 +1,166 @@
+"""Training runs that count: methods at work on convex problems, and their curves as rows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from infhess.experiments.rows import Row
+from infhess.optim import Preconditioned
+from infhess.problems.convex import ConvexProblem
+from infhess.problems.shuffled import Reading, Shuffled
+
+# Losses are evaluated each time so many times more data points were read.
+SPACING = 1.12
+
+
+class Run(Protocol):
+    """A method at work on a problem: `step` reads from its stream whatever it needs.
+
+    `models` are what it would hand over, by name; `products` counts products with the curvature of a batch of the stream's
+    size.
+    """
+
+    models: dict[str, nn.Module]
+    products: int
+
+    def step(self) -> None:
+        """Read, and move."""
+
+
+Method = Callable[[ConvexProblem, Reading], Run]
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Training:
+    """A torch optimizer in an ordinary loop; the last iterate and the average of iterates by torch's AveragedModel.
+
+    The average weighs recent iterates more: w̄ += 4/(t+4) (w − w̄).
+    """
+
+    def __init__(self, problem: ConvexProblem, reading: Reading, make: MakeOptimizer) -> None:
+        self.model = problem.model()
+        self.loss, self.reading, self.products = problem.loss(self.model), reading, 0
+        self.average = AveragedModel(self.model, avg_fn=lambda mean, new, t: mean + 4 / (t + 4) * (new - mean))
+        self.optimizer = make(list(self.model.parameters()))
+        self.models: dict[str, nn.Module] = {"": self.model, ", averaged": self.average.module}
+
+    def step(self) -> None:
+        """One batch, one step."""
+        batch = next(self.reading)
+        self.optimizer.zero_grad()
+        self.loss(batch).backward()  # type: ignore[no-untyped-call]
+        self.observe(batch)
+        self.optimizer.step()
+        self.average.update_parameters(self.model)
+
+    def observe(self, batch: tuple[Tensor, Tensor]) -> None:
+        """Between backward and step."""
+
+
+class Updated(Training):
+    """`update` at the start, and whenever it is due."""
+
+    optimizer: Preconditioned
+
+    def step(self) -> None:
+        """One batch, after an estimate where one is due."""
+        if not self.products or self.optimizer.due:
+            self.products += self.optimizer.update(self.loss, self.reading).products
+        super().step()
+
+
+class SelfDriving(Training):
+    """`observe` with each batch."""
+
+    optimizer: Preconditioned
+
+    def observe(self, batch: tuple[Tensor, Tensor]) -> None:
+        """Estimates, refreshes and the step length take care of themselves."""
+        report = self.optimizer.observe(self.loss, batch)
+        self.products += report.products if report else 0
+
+
+def sgd(rate: float) -> Method:
+    """Plain sgd."""
+    return lambda problem, reading: Training(problem, reading, lambda p: torch.optim.SGD(p, lr=rate))
+
+
+def printed(rate: float) -> Method:
+    """Preconditioned sgd as printed: 16 products, rank 10, β = 1, α² = Σ₁/Σ_k times the rate of sgd."""
+
+    def make(params: list[nn.Parameter]) -> Preconditioned:
+        return Preconditioned(torch.optim.SGD(params, lr=rate), rank=10, steps=16, method="paper")
+
+    return lambda problem, reading: UpdatedOnce(problem, reading, make)
+
+
+class UpdatedOnce(Updated):
+    """`update` at the start alone, as the paper has it."""
+
+    def step(self) -> None:
+        """One batch, after an estimate at the start."""
+        if self.products:
+            return Training.step(self)
+        return super().step()
+
+
+def updated(rank: int | None = None) -> Method:
+    """Ours, by `update`; the rate does not matter."""
+    return lambda problem, reading: Updated(
+        problem, reading, lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0), rank=rank)
+    )
+
+
+def self_driving() -> Method:
+    """Ours, by `observe`; the rate does not matter."""
+    return lambda problem, reading: SelfDriving(problem, reading, lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0)))
+
+
+def curve(problem: ConvexProblem, method: Method, template: Row, budget: int, only: str | None = None) -> list[Row]:
+    """Rows of one run until its budget of data points is read: loss over all the data, metric on what was held back.
+
+    All models that the method would hand over, each as a curve of its own; or the `only` one, under the method's name.
+
+    A run whose loss is not finite, or a thousand times what it was at the start, has diverged and ends. Seconds are those of
+    the run alone, without evaluations.
+    """
+    generator = torch.Generator().manual_seed(template.seed)
+    reading = Reading(Shuffled(problem.data, template.batch_size, generator))
+    began = time.perf_counter()
+    run = method(problem, reading)
+    models = run.models if only is None else {"": run.models[only]}
+    seconds, start, mark = time.perf_counter() - began, problem.value(problem.model()), 0.0
+    rows: list[Row] = []
+    while reading.points < budget:
+        began = time.perf_counter()
+        run.step()
+        seconds += time.perf_counter() - began
+        if reading.points >= mark or reading.points >= budget:
+            mark = reading.points * SPACING
+            now = list(
+                _evaluated(
+                    problem,
+                    models,
+                    replace(template, data_points=reading.points, products=run.products, seconds=seconds),
+                )
+            )
+            rows += now
+            if not any(row.loss < 1e3 * start for row in now):
+                break
+    return rows
+
+
+def _evaluated(problem: ConvexProblem, models: dict[str, nn.Module], row: Row) -> Iterator[Row]:
+    for name, model in models.items():
+        loss = problem.value(model)
+        yield replace(
+            row, method=row.method + name, loss=loss if math.isfinite(loss) else math.inf, metric=problem.tested(model)
+        )

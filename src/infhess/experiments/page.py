@@ -29,9 +29,9 @@ body { margin: 0 auto; padding: 1rem; max-width: 70rem; background: var(--paper)
   font: 16px/1.5 system-ui, sans-serif; overflow-wrap: break-word }
 h1 { font-size: 1.5rem; line-height: 1.2 } h2 { font-size: 1.15rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100%; font-size: .92rem } th { text-align: left }
-th, td { padding: .5rem .6rem; border-bottom: 1px solid var(--faint); vertical-align: top }
+th, td { padding: .5rem .6rem; border-bottom: 1px solid var(--faint); vertical-align: top; overflow-wrap: anywhere }
 .holds { color: var(--good) } .in-part { color: var(--half) } .fails { color: var(--bad) }
-td:last-child { white-space: nowrap; font-weight: 600 }
+.claims td:last-child { white-space: nowrap; font-weight: 600 }
 figure { margin: 1rem 0; overflow-x: auto } figure svg { width: 100%; height: auto; min-width: 34rem }
 figcaption, .why { font-size: .9rem; opacity: .85 } code { font-size: .9em }
 @media (max-width: 40rem) { table, tbody, tr, td { display: block } thead { display: none } td { border: 0; padding: .2rem 0 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -42,7 +44,7 @@ def run(pieces: Iterable[Piece], file: RowFile, workers: int) -> Iterator[Piece]
             yield piece
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start) as pool:
         futures: dict[Future[list[Row]], Piece] = {pool.submit(piece.run): piece for piece in todo}
         try:
             while futures:
@@ -54,10 +56,20 @@ def run(pieces: Iterable[Piece], file: RowFile, workers: int) -> Iterator[Piece]
             raise
 
 
-def _one_thread() -> None:
+def _start() -> None:
+    """A worker has one thread, leaves Ctrl-C to its parent, and ends when its parent is gone, even if that was killed."""
     import torch
 
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def cores() -> int:

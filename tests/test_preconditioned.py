@@ -380,4 +380,6 @@ def test_whatever_the_quadratic_P2_is_positive_and_a_step_is_the_formula(
     stepped(opt, loss, torch.zeros(1, n, dtype=dtype))
     move = -report.step * P2 @ w.grad.double()
     longest = max(float(move.norm()), 1e-30)
-    assert float((w.detach().double() - before.double() - move).norm()) < 1e-3 * longest + 1e-6 * float(before.norm())
+    rounding = max(1e-3, 10**condition * torch.finfo(dtype).eps)  # P² is as ill-conditioned as the quadratic
+    off = float((w.detach().double() - before.double() - move).norm())
+    assert off < rounding * longest + 1e-6 * float(before.norm())

@@ -266,6 +266,47 @@ def curvature(
 
 
 @bench.command()
+def convex(
+    out: Annotated[Path | None, typer.Option("--out", help="Folder; by default runs/bench-convex[-tuning].")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 5,
+    tune: Annotated[bool, typer.Option("--tune", help="Find the peers' best settings, on a seed of its own.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data, one seed.")] = False,
+    fresh: Fresh = False,
+    workers: Workers = 0,
+    data_dir: DataDir = None,
+) -> None:
+    """Convex problems: ours and what users would pick instead, in data points read, in work and in seconds.
+
+    Example: `infhess bench convex --seed 100 --data-dir data`
+    """
+    with remedies():
+        from infhess.bench import convex as comparison
+        from infhess.bench import convex_peers, convex_report
+        from infhess.cli import show
+        from infhess.data import use
+        from infhess.experiments import plots
+        from infhess.experiments.rows import RowFile
+
+        plots.require()
+        use(data_dir)
+        for method, package in convex_peers.missing().items():
+            typer.echo(f"not installed, so not run: {method} (pip install '{package}')")
+        folder = out or Path("runs/bench-convex-tuning" if tune else "runs/bench-convex")
+        file = RowFile(folder, fresh=fresh)
+        budgets = comparison.QUICK if quick else comparison.BUDGETS
+        if tune:
+            show.run(list(comparison.tuning(budgets)), file, workers)
+            typer.echo(f"rows: {file.path}\nsettings: {convex_report.write_settings(file.rows, folder)}")
+            return
+        reported = list(range(seed, seed + (1 if quick else seeds)))
+        show.run(list(comparison.pieces(reported, budgets)), file, workers)
+        show.run(list(comparison.stability(reported, budgets)), file, workers)
+        text = convex_report.write(file.rows, reported, folder)
+        typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
+
+
+@bench.command()
 def deep(
     out: Annotated[Path | None, typer.Option("--out", help="Folder; by default runs/bench-deep-cost|safety.")] = None,
     seed: Seed = 0,

@@ -9,6 +9,7 @@ from statistics import median
 from infhess.experiments.rows import Row
 
 EXACT, START = "exact solution", "start"
+GAPS = (1e-1, 1e-2, 1e-3, 1e-4)
 
 
 class Curves:
@@ -51,6 +52,18 @@ class Curves:
     def diverged(self, problem: str, method: str, batch: int) -> int:
         """Runs whose loss ended above that of the start."""
         return sum(not self.gap(run[-1]) <= 1.0 for run in self.runs(problem, method, batch))
+
+
+def thinned(rows: Sequence[Row], best: float, start: float) -> list[Row]:
+    """A run without most of its rows: those that are a quarter further, the first at each gap, and the last."""
+    kept: list[Row] = []
+    left = list(GAPS)
+    for row in rows:
+        reached = [gap for gap in left if row.loss - best <= gap * (start - best)]
+        if not kept or row is rows[-1] or reached or row.data_points >= 1.25 * kept[-1].data_points:
+            kept.append(row)
+        left = [gap for gap in left if gap not in reached]
+    return kept
 
 
 def _first(run: Sequence[Row], there: object) -> float:

@@ -34,7 +34,7 @@ SGD, INDUCED, PRINTED, TUNED, UPDATED, OURS = (
 RATES = rates(-6, 4)
 SIZES = {
     "quick": Size("quick", (NAME,), (BATCH,), 40_000, 1, RATES[::2]),
-    "default": Size("default", (NAME,), (BATCH,), 600_000, 5, RATES),
+    "default": Size("default", (NAME,), (BATCH,), 300_000, 5, RATES),
     "full": Size("full", (NAME,), (BATCH,), 6_000_000, 10, RATES),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from infhess.experiments import plots
@@ -36,9 +35,19 @@ def draw(ax: Any, line: Line, x: Value, y: Value) -> None:
 
 
 def middle(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[float], list[float]]:
-    """Medians over runs of the k-th rows, as far as all of them go."""
-    together = list(zip(*runs))
-    return [median(map(x, rows)) for rows in together], [median(map(y, rows)) for rows in together]
+    """The median over runs of y at equal x, as far as most of them go, between rows by interpolation."""
+    import numpy as np
+
+    if len(runs) == 1:
+        return [x(r) for r in runs[0]], [y(r) for r in runs[0]]
+    at = sorted({x(r) for run in runs for r in run})
+    low, high = (sorted(x(run[i]) for run in runs)[len(runs) // 2] for i in (0, -1))
+    at = [t for t in at if low <= t <= high]
+    values = [
+        np.interp(at, [x(r) for r in run], np.clip([y(r) for r in run], -1e300, 1e300), left=np.nan, right=np.nan)
+        for run in runs
+    ]
+    return at, np.nanmedian(values, axis=0).tolist() if at else []
 
 
 def grid(rows: int, columns: int, height: float = 2.9) -> tuple[Any, Any]:

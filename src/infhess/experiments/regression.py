@@ -34,7 +34,7 @@ RATES = rates(-15, -2)
 
 SIZES = {
     "quick": Size("quick", (MAP,), (32, 256), 40_000, 1, RATES[3:11:2]),
-    "default": Size("default", (MAP, NAT), BATCHES, 400_000, 3, RATES),
+    "default": Size("default", (MAP, NAT), BATCHES, 200_000, 3, RATES),
     "full": Size("full", (MAP, NAT), BATCHES, 4_000_000, 10, RATES),
 }
 
@@ -229,8 +229,8 @@ def notes(size: Size, seeds: Sequence[int]) -> list[str]:
         f"row, which is the "
         f"test file, is kept out of training: 40,035 rows to train, 4,449 to test. {size.budget:,} data points a "
         f"run, seeds {listed(map(str, seeds))}.",
-        "The map A of the paper is not in print. Here features are whitened and mapped by A = Q diag(√σ) Qᵀ, Q a "
-        "random rotation, "
+        "The map A of the paper is not in print. Here features are whitened along their principal axes, given the "
+        "spectrum σ and turned by a random rotation, "
         "σ = logspace(3, .5, 12), logspace(−.5, −2, 241): κ = 1e5. The natural features have κ = 8e4.",
         f"Rates of sgd and of the printed method are the best of {len(size.rates)} ({size.rates[0]:g} to "
         f"{size.rates[-1]:g}) by the loss at the end, on "

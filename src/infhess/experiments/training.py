@@ -18,7 +18,7 @@ from infhess.problems.convex import ConvexProblem
 from infhess.problems.shuffled import Reading, Shuffled
 
 # Losses are evaluated each time so many times more data points were read.
-SPACING = 1.12
+SPACING = 1.07
 
 
 class Run(Protocol):
@@ -133,34 +133,35 @@ def curve(problem: ConvexProblem, method: Method, template: Row, budget: int, on
     the run alone, without evaluations.
     """
     generator = torch.Generator().manual_seed(template.seed)
-    reading = Reading(Shuffled(problem.data, template.batch_size, generator))
-    began = time.perf_counter()
-    run = method(problem, reading)
-    models = run.models if only is None else {"": run.models[only]}
-    seconds, start, mark = time.perf_counter() - began, problem.value(problem.model()), 0.0
-    rows: list[Row] = []
-    while reading.points < budget:
-        began = time.perf_counter()
-        run.step()
-        seconds += time.perf_counter() - began
-        if reading.points >= mark or reading.points >= budget:
-            mark = reading.points * SPACING
-            now = list(
-                _evaluated(
-                    problem,
-                    models,
-                    replace(template, data_points=reading.points, products=run.products, seconds=seconds),
-                )
-            )
-            rows += now
-            if not any(row.loss < 1e3 * start for row in now):
+    reading = Reading(Shuffled(problem.data, template.batch_size, generator), budget)
+    start, rows = problem.value(problem.model()), []
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(template.seed)  # some methods draw from it
+        for run, seconds in _stops(problem, method, reading):
+            models = run.models if only is None else {"": run.models[only]}
+            now = replace(template, data_points=reading.points, products=run.products, seconds=float(f"{seconds:.4g}"))
+            rows += [
+                _evaluated(problem, model, replace(now, method=now.method + name)) for name, model in models.items()
+            ]
+            if not any(row.loss < 1e3 * start for row in rows[-len(models) :]):
                 break
     return rows
 
 
-def _evaluated(problem: ConvexProblem, models: dict[str, nn.Module], row: Row) -> Iterator[Row]:
-    for name, model in models.items():
-        loss = problem.value(model)
-        yield replace(
-            row, method=row.method + name, loss=loss if math.isfinite(loss) else math.inf, metric=problem.tested(model)
-        )
+def _stops(problem: ConvexProblem, method: Method, reading: Reading) -> Iterator[tuple[Run, float]]:
+    """The run each time that enough was read since, and the seconds that it took so far."""
+    began = time.perf_counter()
+    run = method(problem, reading)
+    seconds, mark = time.perf_counter() - began, 0.0
+    while reading.points < reading.budget:
+        began = time.perf_counter()
+        run.step()
+        seconds += time.perf_counter() - began
+        if reading.points >= mark or reading.points >= reading.budget:
+            mark = reading.points * SPACING
+            yield run, seconds
+
+
+def _evaluated(problem: ConvexProblem, model: nn.Module, row: Row) -> Row:
+    loss = problem.value(model)
+    return replace(row, loss=float(f"{loss:.10g}") if math.isfinite(loss) else math.inf, metric=problem.tested(model))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from infhess.experiments.curves import EXACT, START
+from infhess.experiments.curves import EXACT, START, thinned
 from infhess.experiments.pieces import Piece
 from infhess.experiments.rows import Row
 from infhess.experiments.training import Method, curve
@@ -71,12 +71,13 @@ def tuned_run(template: Row, budget: int, make: Callable[[float], Method], rate:
 
 def run(template: Row, budget: int, make: Callable[[], Method], averaged: bool) -> list[Row]:
     """A curve of the last iterate or of the average."""
-    return curve(problem(template.problem), make(), template, budget, AVERAGED if averaged else "")
+    return plain_run(template, budget, make(), 1, AVERAGED if averaged else "")
 
 
-def plain_run(template: Row, budget: int, method: Method, longer: int) -> list[Row]:
-    """A curve of a baseline."""
-    return curve(problem(template.problem), method, template, longer * budget, "")
+def plain_run(template: Row, budget: int, method: Method, longer: int = 1, only: str = "") -> list[Row]:
+    """A curve of one of a method's models."""
+    p, best = problem(template.problem), solution(template.problem)
+    return thinned(curve(p, method, template, longer * budget, only), p.value(best), p.value(p.model()))
 
 
 def chosen(rows: Sequence[Row], name: str, method: str, batch: int) -> tuple[float, bool]:

@@ -2,5 +2,6 @@
 
 from infhess.optim.preconditioned import Preconditioned
 from infhess.optim.report import Report
+from infhess.optim.snapshot import Snapshot
 
-__all__ = ["Preconditioned", "Report"]
+__all__ = ["Preconditioned", "Report", "Snapshot"]

@@ -12,6 +12,7 @@ from infhess.curvature.batches import Batch, size_of
 from infhess.optim.bases import decay
 from infhess.optim.estimate import pooled
 from infhess.optim.nets import follow, power_of_two
+from infhess.optim.noise import wear
 from infhess.optim.report import Seen
 from infhess.optim.scaling import Scaling, identity
 from infhess.optim.step_length import SMALL, Largest, NothingSeenError, largest, that_holds
@@ -28,6 +29,9 @@ WORK, SMALLEST_POOL, LARGEST_POOL = 181.0, 32, 1024
 LONGER, SPIKE = 3.0, 10.0
 # Looks that the mean of the curvature goes back to.
 MEMORY = 8
+# The step in units of 1/λ, around sgd on batches of 32 points or more and elsewhere; it falls as (1 + worn/50)^−¾ with the
+# steps in which noise ruled. With 2/λ some runs diverge; with a fall by the clock, of 1/√t, logistic problems stall.
+BOLD, CAREFUL, WORN, FALL = 1.4, 0.9, 50.0, 0.75
 
 
 def converge(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:
@@ -129,13 +133,15 @@ def _note(opt: Preconditioned, found: Largest, rate: float) -> None:
 
 
 def _set_step(opt: Preconditioned, size: int) -> None:
-    """η = .9 / λ, cautious while there were few looks, falling as 1/√t; with momentum unless batches are small.
+    """η = 1.4 / λ, cautious while there were few looks, falling once noise rules; with momentum unless batches are small.
 
     In the mean square, steps on single points are stable up to 2 E[λ]/E[λ²], which for small batches is far below 2/E[λ].
     """
     n, few = opt._numbers, size < SMALL
+    wear(opt)
     value = n.squares / n.curvature if few else n.curvature
     added = decay(opt.base, opt._scaling().root if opt._adaptive else None)
-    rate = 0.9 / (value * (1 + 0.5 / max(n.looks, 1)) + added) / (1 + n.steps / 1000) ** 0.5
+    bold = CAREFUL if few or opt._adaptive else BOLD
+    rate = bold / (value * (1 + 0.5 / max(n.looks, 1)) + added) / (1 + n.worn / WORN) ** FALL
     n.step, n.momentum = rate / n.factor, 0.0 if few else 0.5 / (1 + n.steps / 500)
     n.limit = LONGER * rate * n.longest

@@ -9,12 +9,10 @@ from infhess.curvature.batches import Batch, size_of
 from infhess.optim.convex import converge
 from infhess.optim.nets import follow
 from infhess.optim.report import Seen
+from infhess.optim.wrapper import LARGE
 
 if TYPE_CHECKING:
     from infhess.optim.preconditioned import Preconditioned
-
-# More parameters than this are a net: its curvature is followed, not inferred.
-LARGE = 100_000
 
 
 def observe(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:

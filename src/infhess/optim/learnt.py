@@ -18,13 +18,13 @@ NUMBERS, BASIS = PREFIX + "numbers", PREFIX + "basis"
 
 
 class Learnt:
-    """U, gain, curvature (and the base's root R) by parameter: null tensors of the final shape from the start.
+    """U, gain, curvature (the base's root R, the mean of iterates) by parameter: null tensors of their shape from the start.
 
     Checkpoints and compiled steps so always find the same tensors.
     """
 
-    def __init__(self, rank: int, *, rooted: bool) -> None:
-        self.rank, self.rooted = rank, rooted
+    def __init__(self, rank: int, *, rooted: bool, averaging: bool) -> None:
+        self.rank, self.rooted, self.averaging = rank, rooted, averaging
         self.numbers = Numbers()
         self._own: dict[Tensor, Own] = {}
         self._handles: dict[Tensor, Handle] = {}
@@ -43,7 +43,11 @@ class Learnt:
         dtype = torch.promote_types(parts.dtype, torch.float32)
         small = torch.zeros(self.rank, dtype=small_dtype(p.device), device=p.device)
         own = {"basis": parts.new_zeros((self.rank, *parts.shape), dtype=dtype), "gain": small, "values": small.clone()}
-        return {**own, "root": parts.new_ones(parts.shape, dtype=dtype)} if self.rooted else own
+        if self.rooted:
+            own["root"] = parts.new_ones(parts.shape, dtype=dtype)
+        if self.averaging:
+            own["mean"] = parts.new_zeros(parts.shape, dtype=dtype)
+        return own
 
     def handle(self, p: Tensor) -> Handle:
         """The tensors of a parameter as a step wants them."""

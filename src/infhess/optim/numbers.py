@@ -29,6 +29,8 @@ class Numbers:
         rate, rate_at_look, steps_at_look: rate in use by the rule for nets, and as it was at the last look.
         slow: 1 once the rate has reached what curvature allows for, so that it grows slowly from then on.
         longest, gradient_scale: the longest P²g (but for the factor) and g at looks since P was built.
+        slope, slope_squares: means of gᵀ(w − w̄) and of its square.
+        worn: steps in which noise ruled.
 
     """
 
@@ -56,6 +58,9 @@ class Numbers:
     slow: float = 0.0
     longest: float = 0.0
     gradient_scale: float = 0.0
+    slope: float = 0.0
+    slope_squares: float = 0.0
+    worn: float = 0.0
 
     def start_over(self) -> None:
         """After an `update`: what self-driving would go on from."""

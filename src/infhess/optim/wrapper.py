@@ -22,6 +22,8 @@ from infhess.optim.transform import Handle, inside, preconditioned, redirected, 
 
 # The most numbers that the directions take by default: 1 GiB in single precision.
 MEMORY = 2**28
+# More parameters than this are a net: its curvature is followed, not inferred, and no mean of its iterates is kept.
+LARGE = 100_000
 
 
 class Wrapper(torch.optim.Optimizer):
@@ -35,7 +37,7 @@ class Wrapper(torch.optim.Optimizer):
     def __init__(self, base: torch.optim.Optimizer, rank: int | None, blocks: str) -> None:
         _checked_base(base)
         self.base, self.blocks, self.rank = base, blocks, rank or default_rank(base)
-        self._learnt = Learnt(self.rank, rooted=divisor(base) is not None)
+        self._learnt = Learnt(self.rank, rooted=divisor(base) is not None, averaging=size_of(base) <= LARGE)
         self._pool: list[Any] = []  # batches kept by observe until an estimate is made
         self._drift, self._linked = Drift(), False
         super().__init__(base.param_groups, base.defaults)
@@ -267,8 +269,12 @@ def _decayed(base: torch.optim.Optimizer, group: dict[str, Any]) -> float:
 
 def default_rank(base: torch.optim.Optimizer) -> int:
     """32, or as many directions as 1 GiB of single precision holds."""
-    size = sum(real(p.detach()).numel() for group in base.param_groups for p in group["params"])
-    return max(1, min(32, MEMORY // max(size, 1)))
+    return max(1, min(32, MEMORY // max(size_of(base), 1)))
+
+
+def size_of(base: torch.optim.Optimizer) -> int:
+    """Numbers in all parameters."""
+    return sum(real(p.detach()).numel() for group in base.param_groups for p in group["params"])
 
 
 def _checked_base(base: Any) -> None:

@@ -23,12 +23,16 @@ class Shuffled:
             part = order[i : i + self.size]
             yield x[part], y[part]
 
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """All of the data at once."""
+        return self._data
+
 
 class Reading:
-    """An endless stream of batches that counts the data points read from it."""
+    """An endless stream of batches that counts the data points read from it; `budget` is how many there are to be."""
 
-    def __init__(self, batches: Shuffled) -> None:
-        self.points, self.size = 0, batches.size
+    def __init__(self, batches: Shuffled, budget: int = 0) -> None:
+        self.points, self.size, self.population, self.budget = 0, batches.size, batches.population, budget
         self._batches, self._epoch = batches, iter(batches)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -43,3 +47,9 @@ class Reading:
             batch = next(self._epoch)
         self.points += len(batch[0])
         return batch
+
+    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """One pass over all the data, in batches of about a thousand points, which are counted too."""
+        x, y = self._batches.whole()
+        self.points += len(x)
+        yield from zip(x.split(1024), y.split(1024))  # type: ignore[no-untyped-call]

@@ -1,0 +1,208 @@
+"""What users would pick instead, on convex problems: one entry a method, with the settings that are tried."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from infhess.bench.sketchy import sketchy
+from infhess.experiments.training import Method, Training, printed, self_driving, sgd, updated
+from infhess.problems.convex import ConvexProblem
+from infhess.problems.shuffled import Reading
+
+AVERAGED = ", averaged"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A method with a setting: the values that tuning tries, none where there is nothing to set, and its default if it has one.
+
+    `package` is what has to be installed; `models` the outcomes that tuning chooses among.
+    """
+
+    make: Callable[[float], Method]
+    grid: tuple[float, ...] = ()
+    default: float | None = None
+    models: tuple[str, ...] = ("", AVERAGED)
+    package: str = ""
+
+    @property
+    def missing(self) -> bool:
+        """Whether its package is not here."""
+        return bool(self.package) and importlib.util.find_spec(self.package.split("=")[0].replace("-", "_")) is None
+
+
+class Cosine(Training):
+    """With a rate that falls to zero over the budget, which it has to know."""
+
+    def __init__(self, problem: ConvexProblem, reading: Reading, make: Callable[[Any], torch.optim.Optimizer]) -> None:
+        super().__init__(problem, reading, make)
+        steps = max(1, reading.budget // reading.size)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps)
+
+    def step(self) -> None:
+        """A step of the optimizer, and one of the schedule."""
+        super().step()
+        self.schedule.step()
+
+
+class ScheduleFree(Training):
+    """Its own average is what it hands over."""
+
+    def __init__(self, problem: ConvexProblem, reading: Reading, make: Callable[[Any], torch.optim.Optimizer]) -> None:
+        self.shown = problem.model()
+        super().__init__(problem, reading, make)
+        self.optimizer.train()  # type: ignore[attr-defined]
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The weights to evaluate at."""
+        self.optimizer.eval()  # type: ignore[attr-defined]
+        self.shown.load_state_dict(self.model.state_dict())
+        self.optimizer.train()  # type: ignore[attr-defined]
+        return {"": self.shown}
+
+    @models.setter
+    def models(self, value: dict[str, nn.Module]) -> None:
+        """Made anew each time."""
+
+
+class FullBatch:
+    """L-BFGS on all of the data, with a line search; each evaluation reads everything."""
+
+    def __init__(self, problem: ConvexProblem, reading: Reading) -> None:
+        self.model, self.reading, self.products, self.data = problem.model(), reading, 0, problem.data
+        self.models: dict[str, nn.Module] = {"": self.model}
+        self.loss = problem.loss(self.model)
+        self.optimizer = torch.optim.LBFGS(
+            self.model.parameters(), max_iter=1, history_size=10, line_search_fn="strong_wolfe"
+        )
+
+    def step(self) -> None:
+        """One iteration."""
+        before = self.reading.points
+        self.optimizer.step(self.closure)  # type: ignore[no-untyped-call]
+        if self.reading.points == before:  # it has converged, and reads nothing any more
+            self.closure()
+
+    def closure(self) -> torch.Tensor:
+        """Value and gradient over everything."""
+        parts = list(self.reading.epoch())
+        self.optimizer.zero_grad()
+        data = torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+        value = self.loss(data)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+
+class LowRankPsgd:
+    """PSGD with its low-rank preconditioner, a product a step."""
+
+    def __init__(self, problem: ConvexProblem, reading: Reading, rate: float) -> None:
+        from psgd_torch import LRA
+
+        self.model, self.reading, self.products = problem.model(), reading, 0
+        self.models: dict[str, nn.Module] = {"": self.model}
+        self.loss = problem.loss(self.model)
+        self.optimizer = LRA(list(self.model.parameters()), rank_of_approximation=10, lr_params=rate, momentum=0.9)
+
+    def step(self) -> None:
+        """One batch."""
+        batch = next(self.reading)
+        self.optimizer.step(lambda: self.loss(batch))
+        self.products += 1
+
+
+def _momentum(rate: float) -> Method:
+    return lambda p, r: Training(p, r, lambda w: torch.optim.SGD(w, lr=rate, momentum=0.9))
+
+
+def _adam(rate: float) -> Method:
+    return lambda p, r: Training(p, r, lambda w: torch.optim.Adam(w, lr=rate))
+
+
+def _adam_cosine(rate: float) -> Method:
+    return lambda p, r: Cosine(p, r, lambda w: torch.optim.Adam(w, lr=rate))
+
+
+def _prodigy(scale: float) -> Method:
+    def make(w: Any) -> torch.optim.Optimizer:
+        from prodigyopt import Prodigy
+
+        return Prodigy(w, lr=1.0, d_coef=scale)  # type: ignore[no-any-return]
+
+    return lambda p, r: Training(p, r, make)
+
+
+def _schedule_free(rate: float, adam: bool) -> Method:
+    def make(w: Any) -> torch.optim.Optimizer:
+        from schedulefree import AdamWScheduleFree, SGDScheduleFree
+
+        return AdamWScheduleFree(w, lr=rate) if adam else SGDScheduleFree(w, lr=rate)  # type: ignore[no-any-return]
+
+    return lambda p, r: ScheduleFree(p, r, make)
+
+
+def _alone(method: Method) -> Callable[[float], Method]:
+    return lambda _: method
+
+
+class VarianceReduced(Training):
+    """Self-driving; from the second epoch on with a snapshot an epoch, taken at the average, from which it goes on."""
+
+    def __init__(self, problem: ConvexProblem, reading: Reading) -> None:
+        from infhess import Preconditioned, Snapshot
+
+        super().__init__(problem, reading, lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0)))
+        self.snapshot, self.due = Snapshot(self.loss, self.model.parameters()), reading.population
+
+    def step(self) -> None:
+        """One batch; before it, a snapshot where it is due."""
+        if self.reading.points >= self.due:
+            self.model.load_state_dict(self.average.module.state_dict())
+            self.snapshot.take(self.reading.epoch())
+            self.due = self.reading.points + self.reading.population
+        super().step()
+
+    def observe(self, batch: Any) -> None:
+        """The corrected gradient, then as ever."""
+        self.snapshot.correct(batch)
+        report = self.optimizer.observe(self.loss, batch)  # type: ignore[attr-defined]
+        self.products += report.products if report else 0
+
+
+OURS, UPDATED, REDUCED = "ours, self-driving", "ours, update", "ours, self-driving with snapshots"
+PAPER, SKETCHY, SKETCHY32, ADAM = "paper, as printed", "SketchySGD, rank 10", "SketchySGD, rank 32", "Adam"
+_RATES = tuple(float(f"{10 ** (i / 2):.2g}") for i in range(-9, 3))
+_RHO = tuple(float(f"{10.0**i:g}") for i in range(-4, 3))
+
+METHODS: dict[str, Peer] = {
+    OURS: Peer(_alone(self_driving()), models=(AVERAGED,)),
+    UPDATED: Peer(_alone(updated()), models=(AVERAGED,)),
+    REDUCED: Peer(_alone(VarianceReduced), models=(AVERAGED,)),
+    PAPER: Peer(printed, _RATES),
+    SKETCHY: Peer(partial(sketchy, 10), _RHO, 1e-3),
+    SKETCHY32: Peer(partial(sketchy, 32), _RHO),
+    "sgd": Peer(sgd, _RATES),
+    "momentum .9": Peer(_momentum, _RATES),
+    ADAM: Peer(_adam, _RATES[3:10], 1e-3),
+    "Adam, cosine": Peer(_adam_cosine, _RATES[3:10], models=("",)),
+    "schedule-free sgd": Peer(partial(_schedule_free, adam=False), _RATES, 1.0, ("",), "schedulefree"),
+    "schedule-free AdamW": Peer(partial(_schedule_free, adam=True), _RATES[3:10], 0.0025, ("",), "schedulefree"),
+    "Prodigy": Peer(_prodigy, (0.1, 0.3, 3.0, 10.0), 1.0, package="prodigyopt"),
+    "PSGD, low rank 10": Peer(
+        lambda rate: partial(LowRankPsgd, rate=rate), (0.003, 0.03, 0.1, 0.3), 0.01, ("",), "psgd-torch"
+    ),
+    "L-BFGS, full batch": Peer(_alone(FullBatch), models=("",)),
+}
+
+
+def missing() -> dict[str, str]:
+    """Methods whose package is not installed, and its name."""
+    return {name: peer.package for name, peer in METHODS.items() if peer.missing}

@@ -120,18 +120,26 @@ def test_it_solves_an_ill_conditioned_regression_whatever_the_rate(size, lr):
 
 
 def test_what_it_counts_is_what_it_takes(monkeypatch):
-    taken, product = [], HessianLocal.product
+    taken, points, product, block = [], [], HessianLocal.product, HessianLocal.block
 
     def counted(self, s):
         taken.append(1)
+        points.append(self.points)
         return product(self, s)
 
+    def counted_block(self, S):
+        taken.extend([1] * S.shape[1])
+        points.extend([self.points] * S.shape[1])
+        return block(self, S)
+
     monkeypatch.setattr(HessianLocal, "product", counted)
+    monkeypatch.setattr(HessianLocal, "block", counted_block)
     x, y = least_squares(500, 10)
     w = nn.Parameter(torch.zeros(10, dtype=F64))
     opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1.0))
     reports = drive(lambda batch: (batch[0] @ w - batch[1]).square().mean(), opt, (x, y), 32, 100)
     assert sum(r.products for r in reports) == len(taken) > 0
+    assert sum(r.product_points for r in reports) == sum(points)
     assert {r.data_points for r in reports} == {0}
     assert any(len(r.values) for r in reports)
 

@@ -277,7 +277,7 @@ def test_deep_in_small_and_a_question_that_makes_no_sense(tmp_path):
     assert done.returncode == 0, error
     assert "one trajectory" in " ".join(out.split())
     assert {r["problem"] for r in read(tmp_path / "d/rows.csv")} == {"default", "xavier"}
-    assert not any((tmp_path / "d/unfinished").iterdir())
+    assert not (tmp_path / "d/unfinished").exists()
     both = start(tmp_path, "deep", "--quick", "--full")
     assert "one of --quick and --full" in both.communicate()[1]
     assert both.returncode == 2

@@ -157,7 +157,7 @@ class VarianceReduced(Training):
     """Self-driving; from the second epoch on with a snapshot an epoch, taken at the average, from which it goes on."""
 
     def __init__(self, problem: ConvexProblem, reading: Reading) -> None:
-        from infhess import Preconditioned, Snapshot
+        from infhess.optim import Preconditioned, Snapshot
 
         super().__init__(problem, reading, lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0)))
         self.snapshot, self.due = Snapshot(self.loss, self.model.parameters()), reading.population
@@ -173,8 +173,7 @@ class VarianceReduced(Training):
     def observe(self, batch: Any) -> None:
         """The corrected gradient, then as ever."""
         self.snapshot.correct(batch)
-        report = self.optimizer.observe(self.loss, batch)  # type: ignore[attr-defined]
-        self.products += report.products if report else 0
+        self.count(self.optimizer.observe(self.loss, batch))  # type: ignore[attr-defined]
 
 
 OURS, UPDATED, REDUCED = "ours, self-driving", "ours, update", "ours, self-driving with snapshots"

@@ -38,6 +38,7 @@ class BatchSource(Source):
         self.size, self.like = self.flat.size, self.flat.like
         self._generator = generator or torch.Generator().manual_seed(0)
         self.watch = Watch()  # what was seen of the loss so far
+        self.product_points = 0  # data points that products were taken with, each time counted anew
 
     @abstractmethod
     def at(self, batch: Batch, seed: int) -> Local:
@@ -55,7 +56,9 @@ class BatchSource(Source):
 
     def local(self, batch: Batch) -> Local:
         """The curvature of one batch, with a seed of its own for its dropout."""
-        return self.at(batch, int(torch.randint(2**62, (), generator=self._generator)))
+        local = self.at(batch, int(torch.randint(2**62, (), generator=self._generator)))
+        local.points = size_of(batch)
+        return local
 
     def matvec(self, s: Any) -> Tensor:
         """The product of the next mini-batch's matrix with a flat vector."""
@@ -88,10 +91,20 @@ class BatchSource(Source):
     def product(self, local: Local, s: Tensor) -> Tensor:
         """A product with the matrix of one batch, counted."""
         y = local.product(s)
-        self.products += 1
+        self._count(local, 1)
+        return y
+
+    def block(self, local: Local, S: Tensor) -> Tensor:
+        """Products with the matrix of one batch and each column of S, counted."""
+        Y = local.block(S)
+        self._count(local, S.shape[1])
+        return Y
+
+    def _count(self, local: Local, products: int) -> None:
+        self.products += products
+        self.product_points += products * local.points
         self.watch.random |= local.watch.random
         self.watch.batch_statistics |= local.watch.batch_statistics
-        return y
 
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False

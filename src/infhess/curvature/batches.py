@@ -63,10 +63,20 @@ def size_of(batch: Batch) -> int:
 
 def sliced(batches: list[Batch], pieces: int) -> list[Batch]:
     """Several batches joined and cut in `pieces` parts whose sizes differ by one at the most."""
-    whole = batches[0] if len(batches) == 1 else mapped(_joined, batches, size_of(batches[0]))
+    whole = joined(batches)
     n = size_of(whole)
     cuts = [n * i // pieces for i in range(pieces + 1)]
-    return [mapped(lambda ts, part=slice(a, b): ts[0][part], [whole], n) for a, b in pairwise(cuts)]  # type: ignore[misc]
+    return [part_of(whole, a, b) for a, b in pairwise(cuts)]
+
+
+def joined(batches: list[Batch]) -> Batch:
+    """Several batches as one."""
+    return batches[0] if len(batches) == 1 else mapped(_joined, batches, size_of(batches[0]))
+
+
+def part_of(batch: Batch, start: int, stop: int) -> Batch:
+    """Some of the points of a batch."""
+    return mapped(lambda ts: ts[0][start:stop], [batch], size_of(batch))
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from infhess.curvature.flat import Flat, real, shifted
-from infhess.curvature.untouched import TwiceDifferentiable, Watch, untouched
+from infhess.curvature.untouched import TwiceDifferentiable, Watch, backward_alone, untouched
+
+# Columns of a block that are multiplied in one pass: it takes so many times the memory of a product.
+COLUMNS = 16
 
 
 class DoubleBackwardError(ValueError):
@@ -23,6 +28,7 @@ class Local(ABC):
     flat: Flat
     seed: int
     watch: Watch
+    points: int = 0  # of the batch
 
     @abstractmethod
     def gradient(self) -> Tensor:
@@ -31,6 +37,10 @@ class Local(ABC):
     @abstractmethod
     def product(self, s: Tensor) -> Tensor:
         """The product with a flat vector."""
+
+    def block(self, S: Tensor) -> Tensor:
+        """The products with the columns of S."""
+        return torch.stack([self.product(s) for s in S.unbind(1)], 1)
 
 
 REMEDIES = {
@@ -84,7 +94,7 @@ class HessianLocal(Local):
     """Reverse over reverse: the gradient with its graph, differentiated once more along a vector (Pearlmutter 1994)."""
 
     def __init__(self, loss: Callable[[Any], Tensor], batch: Any, flat: Flat, seed: int) -> None:
-        self.flat, self.seed = flat, seed
+        self.flat, self.seed, self._alone = flat, seed, False
         with untouched(flat.live, seed) as self.watch:
             with TwiceDifferentiable():
                 value = scalar(loss(batch))
@@ -96,8 +106,34 @@ class HessianLocal(Local):
 
     def product(self, s: Tensor) -> Tensor:
         """H s."""
-        with untouched(self.flat.live, self.seed):
+        with self._backward():
             return self.flat.pack(derivative(self.gradients, self.flat.live, self.flat.unpack(s), retain_graph=True))
+
+    def block(self, S: Tensor) -> Tensor:
+        """H S, several columns in one pass where PyTorch can."""
+        if not all(g.requires_grad for g in self.gradients) or any(p.is_complex() for p in self.flat.live):
+            return super().block(S)
+        try:
+            return torch.cat([self._columns(part) for part in S.split(COLUMNS, 1)], 1)  # type: ignore[no-untyped-call]
+        except RuntimeError:  # an operation that cannot be batched
+            return super().block(S)
+
+    def _columns(self, S: Tensor) -> Tensor:
+        vectors = [torch.stack(v) for v in zip(*(self.flat.unpack(s) for s in S.unbind(1)))]
+        options: dict[str, Any] = {"retain_graph": True, "allow_unused": True, "is_grads_batched": True}
+        with self._backward(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # operations that are batched one by one are slower, and no worse
+            found = torch.autograd.grad(self.gradients, self.flat.live, vectors, **options)
+        given = [torch.zeros_like(v) if g is None else g for g, v in zip(found, vectors)]
+        return torch.stack([self.flat.pack(g) for g in zip(*given)], 1)
+
+    @contextmanager
+    def _backward(self) -> Iterator[None]:
+        """The first pass shows whether further ones run anything but operations of the graph, such as checkpoints do."""
+        around = backward_alone(self.flat.live) if self._alone else untouched(self.flat.live, self.seed)
+        with around as watch:
+            yield
+        self._alone = not (watch.modules or watch.random or self.flat.device.type == "cuda")
 
 
 class DifferenceLocal(Local):

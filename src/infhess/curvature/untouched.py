@@ -19,10 +19,11 @@ from torch.overrides import TorchFunctionMode
 
 @dataclass
 class Watch:
-    """What was seen of a loss: whether it draws random numbers, and whether points of a batch share statistics."""
+    """What was seen of a loss: whether it draws random numbers, points of a batch share statistics, modules ran."""
 
     random: bool = False
     batch_statistics: bool = False
+    modules: bool = False
 
 
 @contextmanager
@@ -50,6 +51,13 @@ def untouched(params: Sequence[Tensor], seed: int) -> Iterator[Watch]:
         before = _random_states(devices)
         yield watch
         watch.random = any(not torch.equal(a, b) for a, b in zip(before, _random_states(devices)))
+
+
+@contextmanager
+def backward_alone(params: Sequence[Tensor]) -> Iterator[Watch]:
+    """For a backward pass that runs no module and draws no random number: there is nothing else to leave as it was."""
+    with torch.enable_grad(), _parameter_hooks_off(params):
+        yield Watch()
 
 
 def _random_states(devices: Sequence[torch.device]) -> list[Tensor]:
@@ -96,6 +104,7 @@ def _modules_kept(watch: Watch) -> Iterator[None]:
     seen: set[int] = set()
 
     def keep(module: nn.Module, _: object) -> None:
+        watch.modules = True
         if id(module) in seen:
             return
         for child in module.modules():

@@ -26,5 +26,7 @@ def verdict(holds: Sequence[bool]) -> str:
 def markdown(claims: Sequence[Claim]) -> str:
     """A table."""
     lines = ["| the paper | found here | verdict |", "|---|---|---|"]
-    lines += [f"| {c.paper} | {c.found}{' ' + c.why if c.why else ''} | {c.verdict} |" for c in claims]
+    for c in claims:
+        cells = (c.paper, f"{c.found} {c.why}".strip(), c.verdict)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*lines, ""])

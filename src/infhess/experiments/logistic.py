@@ -59,7 +59,7 @@ class Induced(Training):
             params = list(self.model.parameters())
             estimating = Preconditioned(torch.optim.SGD(params, lr=group["lr"]), rank=10, steps=16, method="paper")
             report = estimating.update(self.loss, self.reading)
-            self.products = report.products
+            self.count(report)
             group["lr"] *= float(report.values[0] / report.values[-1])
         super().step()
 

@@ -50,10 +50,16 @@ def middle(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[floa
     return at, np.nanmedian(values, axis=0).tolist() if at else []
 
 
-def grid(rows: int, columns: int, height: float = 2.9) -> tuple[Any, Any]:
-    """A figure of panels that share their axes by row."""
+def grid(rows: int, columns: int, height: float = 2.9, *, share: bool = True) -> tuple[Any, Any]:
+    """A figure of panels; they share x by column and y by row unless told otherwise."""
     return plots.figure(
-        2.9 * columns + 0.6, height * rows + 0.5, nrows=rows, ncols=columns, sharex="col", sharey="row", squeeze=False
+        2.9 * columns + 0.6,
+        height * rows + 0.5,
+        nrows=rows,
+        ncols=columns,
+        sharex="col" if share else False,
+        sharey="row",
+        squeeze=False,
     )
 
 

@@ -136,8 +136,7 @@ def _average_inverse(c: Curves, name: str, batches: Sequence[int]) -> Claim:
         "Averaged inverses of batches (avg-inv, |B| = 256) do much worse, unless the batch size is increased.",
         f"Gap at the end {small:.2g} at 256 and {large:.2g} at 1,024; preconditioned sgd as printed {ours:.2g}.",
         verdict([small > ours, large < small / 10]),
-        "At 1,024 points for 253 weights a batch is solved nearly by itself, and averaging beats every "
-        "stochastic method here."
+        "At 1,024 points for 253 weights a batch is solved nearly by itself, and the average of such solutions is ahead."
         if large < ours
         else "",
     )

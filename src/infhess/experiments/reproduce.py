@@ -84,6 +84,9 @@ class Plan:
         with atomic(folder / "claims.md") as temporary:
             temporary.write_text(claims.markdown(page.claims), encoding="utf-8")
         page.write(folder / "report.html")
+        left = folder / "unfinished"
+        if left.is_dir() and not any(left.iterdir()):
+            left.rmdir()
         return page
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from infhess.experiments.rows import Row
-from infhess.optim import Preconditioned
+from infhess.optim import Preconditioned, Report
 from infhess.problems.convex import ConvexProblem
 from infhess.problems.shuffled import Reading, Shuffled
 
@@ -47,7 +47,7 @@ class Training:
 
     def __init__(self, problem: ConvexProblem, reading: Reading, make: MakeOptimizer) -> None:
         self.model = problem.model()
-        self.loss, self.reading, self.products = problem.loss(self.model), reading, 0
+        self.loss, self.reading, self.products, self.product_points = problem.loss(self.model), reading, 0, 0
         self.average = AveragedModel(self.model, avg_fn=lambda mean, new, t: mean + 4 / (t + 4) * (new - mean))
         self.optimizer = make(list(self.model.parameters()))
         self.models: dict[str, nn.Module] = {"": self.model, ", averaged": self.average.module}
@@ -64,6 +64,12 @@ class Training:
     def observe(self, batch: tuple[Tensor, Tensor]) -> None:
         """Between backward and step."""
 
+    def count(self, report: Report | None) -> None:
+        """Products, in those with a batch of the stream's size."""
+        if report:
+            self.product_points += report.product_points
+            self.products = -(-self.product_points // self.reading.size)
+
 
 class Updated(Training):
     """`update` at the start, and whenever it is due."""
@@ -73,7 +79,7 @@ class Updated(Training):
     def step(self) -> None:
         """One batch, after an estimate where one is due."""
         if not self.products or self.optimizer.due:
-            self.products += self.optimizer.update(self.loss, self.reading).products
+            self.count(self.optimizer.update(self.loss, self.reading))
         super().step()
 
 
@@ -84,8 +90,7 @@ class SelfDriving(Training):
 
     def observe(self, batch: tuple[Tensor, Tensor]) -> None:
         """Estimates, refreshes and the step length take care of themselves."""
-        report = self.optimizer.observe(self.loss, batch)
-        self.products += report.products if report else 0
+        self.count(self.optimizer.observe(self.loss, batch))
 
 
 def sgd(rate: float) -> Method:

@@ -10,7 +10,7 @@ import torch
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch, size_of
 from infhess.optim.bases import decay
-from infhess.optim.estimate import pooled
+from infhess.optim.estimate import blocked
 from infhess.optim.nets import follow, power_of_two
 from infhess.optim.noise import wear
 from infhess.optim.report import Seen
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 # The first build and the growth of data between builds; from regression and classification, as the constants below.
 FIRST_POOL, GROWTH_OF_DATA = 128, 8.0
 # Example-products of a build for √T data points read, and bounds on its pool.
-WORK, SMALLEST_POOL, LARGEST_POOL = 181.0, 32, 1024
+WORK, SMALLEST_POOL, LARGEST_POOL = 100.0, 32, 512
 # A step is not to be longer than so many times the longest that was seen at a look, and a gradient that is so many times
 # longer than at any look calls for another one.
 LONGER, SPIKE = 3.0, 10.0
 # Looks that the mean of the curvature goes back to.
 MEMORY = 8
-# The step in units of 1/λ, around sgd on batches of 32 points or more and elsewhere; it falls as (1 + worn/50)^−¾ with the
+# The step in units of 1/λ, around sgd on batches of 32 points or more and elsewhere; it falls as 1/√(1 + worn/50) with the
 # steps in which noise ruled. With 2/λ some runs diverge; with a fall by the clock, of 1/√t, logistic problems stall.
-BOLD, CAREFUL, WORN, FALL = 1.4, 0.9, 50.0, 0.75
+BOLD, CAREFUL, WORN, FALL = 1.4, 0.9, 50.0, 0.5
 
 
 def converge(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:
@@ -79,12 +79,12 @@ def _spike(opt: Preconditioned) -> bool:
 def _pool_size(opt: Preconditioned, batch: Batch) -> int:
     read = opt._numbers.read
     if not opt._numbers.built_at > 0:
-        return max(FIRST_POOL, size_of(batch))
+        return FIRST_POOL
     return int(min(LARGEST_POOL, max(SMALLEST_POOL, WORK * read**0.5 / _directions(read, opt.rank))))
 
 
 def _directions(read: float, rank: int) -> int:
-    """Directions and pool share the work: m · pool = 181 √T with pool ≈ 4 m."""
+    """Directions and pool share the work: m · pool = 100 √T with pool ≈ 4 m."""
     return max(1, min(rank, int((WORK * read**0.5 / 4) ** 0.5)))
 
 
@@ -102,7 +102,7 @@ def _build(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen:
     opt._pool.clear()
     steps = min(_directions(n.read, opt.rank), source.size)
     known = opt._scaling().blocks[0].U if n.built_at > 0 and not opt._adaptive else None
-    found = pooled(source, pool, steps, steps, opt._root_of(source.local(batch)), known)
+    found = blocked(source, pool, _pool_size(opt, batch), steps, opt._root_of(source.local(batch)), known)
     if found.negative:
         n.nonconvex = 1.0
         return found.values, ("negative curvature was seen: from here on the rate alone is followed",)

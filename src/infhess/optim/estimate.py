@@ -10,12 +10,12 @@ from torch import Tensor
 
 from infhess.active import block_steps, newton_direction, residual_direction
 from infhess.curvature.batch_source import BatchSource
-from infhess.curvature.batches import Batch, size_of
+from infhess.curvature.batches import Batch, joined, part_of, size_of, sliced
 from infhess.curvature.source import Source
 from infhess.optim.pool import Blockwise, Pool, Rooted
 from infhess.optim.scaling import Block, Scaling, identity
 from infhess.pilot import paper_layer_pilot, paper_pilot
-from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior
+from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior, condition
 from infhess.preconditioner import NoCurvatureError, positive_eigenpairs
 
 # Points of the pool for each direction: 1,024 at rank 32, from prototypes on SARCOS and MNIST.
@@ -55,6 +55,46 @@ def pooled(
     sigma, U = positive_eigenpairs(posterior, rank)
     negative = bool(ritz[0] < -NEGATIVE * ritz[-1])
     return Estimate(_ridge([(sigma, U)], root), sigma, pool.spread(posterior.observations.S, U), negative=negative)
+
+
+def blocked(
+    source: BatchSource, batches: list[Batch], points: int, steps: int, root: Tensor | None, known: Tensor | None
+) -> Estimate:
+    """One matrix over all parameters, from the last points of a few batches: all products in one go.
+
+    Directions are those known from an earlier estimate and gradients of slices of the pool. Chosen one after the other by
+    Algorithm 1 they would be little better, and each would take a pass of its own.
+    """
+    if not source.split:
+        return pooled(source, batches, steps, steps, root, known)
+    whole = joined(batches)
+    pool = part_of(whole, max(0, size_of(whole) - points), size_of(whole))
+    local = source.local(pool)
+    if local.watch.batch_statistics:
+        return pooled(source, batches, steps, steps, root, known)
+    old = source.like.new_zeros(source.size, 0) if known is None else known[:, : steps - 1]
+    slices = sliced([pool], min(steps - old.shape[1], size_of(pool)))
+    gradients = torch.stack([source.local(part).gradient() for part in slices], 1)
+    if not bool(torch.isfinite(gradients).all()):
+        raise ValueError("a gradient holds NaN or infinity; is the loss finite around here?")
+    scaled = gradients if root is None else root[:, None] * gradients
+    S = torch.linalg.qr(torch.cat([old, scaled / _lengths(scaled)], 1)).Q
+    Y = source.block(local, S if root is None else root[:, None] * S)
+    posterior = condition(CurvatureShaped(), S, Y if root is None else root[:, None] * Y)
+    T = posterior.observations.SY
+    ritz = torch.linalg.eigvalsh((T + T.mT) / 2)
+    if not float(ritz[-1]) > 0:
+        return _nothing(source, [source.size], root)
+    sigma, U = positive_eigenpairs(posterior, steps)
+    negative = bool(ritz[0] < -NEGATIVE * ritz[-1])
+    return Estimate(_ridge([(sigma, U)], root), sigma, torch.full_like(sigma, torch.nan), negative=negative)
+
+
+def _lengths(V: Tensor) -> Tensor:
+    lengths = torch.linalg.vector_norm(V, dim=0)
+    if not bool(lengths.any()):
+        raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")
+    return torch.where(lengths > 0, lengths, torch.ones_like(lengths))
 
 
 def read_pool(source: BatchSource, points: int) -> list[Batch]:

@@ -113,8 +113,9 @@ class Preconditioned(Wrapper):
         self._numbers.start_over()
         seconds = time.perf_counter() - started
         return Report(
-            found.values, found.std, step.step, source.products, source.data_points, seconds, found.notes + step.notes
-        )
+            found.values, found.std, step.step, source.products, source.data_points, seconds, found.notes + step.notes,
+            source.product_points,
+        )  # fmt: skip
 
     def observe(
         self,
@@ -147,7 +148,8 @@ class Preconditioned(Wrapper):
             return None
         values, notes = seen
         bars = torch.full_like(values, torch.nan)
-        return Report(values, bars, self._numbers.step, source.products, 0, time.perf_counter() - started, notes)
+        seconds = time.perf_counter() - started
+        return Report(values, bars, self._numbers.step, source.products, 0, seconds, notes, source.product_points)
 
     def _source(
         self,

@@ -18,6 +18,7 @@ class Report:
         std: their standard deviations from the noise of mini-batches; NaN where that is not known.
         step: what multiplies P²g: 1/λmax(P²B) where it is measured, NaN where the base keeps its rate.
         products: products with mini-batch curvature.
+        product_points: data points that they were taken with, a point anew for each product.
         data_points: data points read.
         seconds: wall time.
         notes: what the user should know, in sentences.
@@ -31,12 +32,14 @@ class Report:
     data_points: int
     seconds: float
     notes: tuple[str, ...] = ()
+    product_points: int = 0
 
     def as_dict(self) -> dict[str, float]:
         """Numbers by name, for TensorBoard or any logger."""
         row = {
             "step": self.step,
             "products": float(self.products),
+            "product_points": float(self.product_points),
             "data_points": float(self.data_points),
             "seconds": self.seconds,
             "notes": float(len(self.notes)),

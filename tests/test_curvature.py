@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import infhess
 from infhess import GaussNewton, Hessian, Products, infer
@@ -300,3 +301,37 @@ def test_a_curvlinops_style_operator_is_a_source():
             return np.diag(np.arange(1.0, 6.0)) @ v
 
     close(infer(Products(Operator()), 5).eigh(1).values, torch.tensor([5.0]), 1e-2)
+
+
+@pytest.mark.parametrize("kind", ["norms", "checkpoint", "unbatchable", "unused"])
+def test_blocks_of_products_are_their_columns(kind, g):
+    class Unbatchable(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, y):
+            (x,) = ctx.saved_tensors
+            return 3 * x**2 * y
+
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, 2)).double()
+    extra = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def loss(x):
+        f = checkpoint(model, x, use_reentrant=False) if kind == "checkpoint" else model(x)
+        return (Unbatchable.apply(f) if kind == "unbatchable" else f.pow(3)).mean()
+
+    params = [*model.parameters(), *([extra] if kind == "unused" else [])]
+    x = torch.randn(16, 4, generator=g, dtype=torch.float64)
+    source = infhess.Hessian(loss, params, [x])
+    local = source.local(x)
+    S = torch.randn(source.size, 19, generator=g, dtype=torch.float64)
+    Y = source.block(local, S)
+    state = torch.get_rng_state()
+    torch.testing.assert_close(Y, torch.stack([local.product(s) for s in S.unbind(1)], 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (source.products, source.product_points) == (19, 19 * 16)
+    T = S.mT @ Y
+    torch.testing.assert_close(T, T.mT)

@@ -218,3 +218,21 @@ def test_a_small_net_survives_any_rate(start, way):
             ends.append(float(loss((x, y))))
     assert all(end < 2.31 for end in ends), ends
     assert max(ends) - min(ends) < 0.05, ends
+
+
+def test_steps_wear_where_noise_rules_and_not_while_iterates_travel():
+    x, y = least_squares(4000, 10)
+    w = nn.Parameter(torch.full((10,), 3.0, dtype=F64))
+
+    def loss(batch):
+        return (batch[0] @ w - batch[1]).square().mean()
+
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1.0))
+    noise = torch.randn(len(y), generator=torch.Generator().manual_seed(5), dtype=F64)
+    drive(loss, opt, (x, y + 5 * noise), 32, 300)
+    assert opt._numbers.worn > 100
+    quiet = nn.Parameter(torch.full((10,), 3.0, dtype=F64))
+    far = infhess.Preconditioned(torch.optim.SGD([quiet], lr=1.0))
+    scale = torch.logspace(0, -3, 10, dtype=F64)  # slow directions, and no noise
+    drive(lambda batch: (batch[0] * scale @ quiet).square().mean(), far, (x, y), 500, 60)
+    assert far._numbers.worn < 20

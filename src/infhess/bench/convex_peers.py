@@ -178,8 +178,8 @@ class VarianceReduced(Training):
 
 OURS, UPDATED, REDUCED = "ours, self-driving", "ours, update", "ours, self-driving with snapshots"
 PAPER, SKETCHY, SKETCHY32, ADAM = "paper, as printed", "SketchySGD, rank 10", "SketchySGD, rank 32", "Adam"
-_RATES = tuple(float(f"{10 ** (i / 2):.2g}") for i in range(-9, 3))
-_RHO = tuple(float(f"{10.0**i:g}") for i in range(-4, 3))
+_RATES = tuple(float(f"{10 ** (i / 2):.2g}") for i in range(-9, 5))
+_RHO = tuple(float(f"{10.0**i:g}") for i in range(-6, 3))
 
 METHODS: dict[str, Peer] = {
     OURS: Peer(_alone(self_driving()), models=(AVERAGED,)),
@@ -190,13 +190,13 @@ METHODS: dict[str, Peer] = {
     SKETCHY32: Peer(partial(sketchy, 32), _RHO),
     "sgd": Peer(sgd, _RATES),
     "momentum .9": Peer(_momentum, _RATES),
-    ADAM: Peer(_adam, _RATES[3:10], 1e-3),
-    "Adam, cosine": Peer(_adam_cosine, _RATES[3:10], models=("",)),
+    ADAM: Peer(_adam, _RATES[3:11], 1e-3),
+    "Adam, cosine": Peer(_adam_cosine, _RATES[3:11], models=("",)),
     "schedule-free sgd": Peer(partial(_schedule_free, adam=False), _RATES, 1.0, ("",), "schedulefree"),
-    "schedule-free AdamW": Peer(partial(_schedule_free, adam=True), _RATES[3:10], 0.0025, ("",), "schedulefree"),
+    "schedule-free AdamW": Peer(partial(_schedule_free, adam=True), _RATES[3:11], 0.0025, ("",), "schedulefree"),
     "Prodigy": Peer(_prodigy, (0.1, 0.3, 3.0, 10.0), 1.0, package="prodigyopt"),
     "PSGD, low rank 10": Peer(
-        lambda rate: partial(LowRankPsgd, rate=rate), (0.003, 0.03, 0.1, 0.3), 0.01, ("",), "psgd-torch"
+        lambda rate: partial(LowRankPsgd, rate=rate), (0.003, 0.03, 0.1, 0.3, 1.0), 0.01, ("",), "psgd-torch"
     ),
     "L-BFGS, full batch": Peer(_alone(FullBatch), models=("",)),
 }

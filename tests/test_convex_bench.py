@@ -147,9 +147,9 @@ def test_work_counts_products_at_their_cost_and_ratios_name_the_best_peer():
     axes = convex.Axes([*ends, cost, *runs])
     assert axes.to("work", "p", OURS, 32, 1e-2) == 1000 + 2 * 10 * 32
     assert axes.to("data points", "p", OURS, 32, 1e-3) == math.inf
-    line = next(x for x in convex_report.ahead(axes).splitlines() if x.startswith("| p, 32 | 1e-02"))
+    line = next(x for x in convex_report.ahead(axes, (1e-2, 1e-3)).splitlines() if x.startswith("| p, 32 | 1e-02"))
     assert line == "| p, 32 | 1e-02 | 1,000 | 3.00 (a) | 1.83 (a) | 0.50 (a) |"
-    assert "nobody" in convex_report.ahead(axes)
+    assert "nobody" in convex_report.ahead(axes, (1e-3,))
 
 
 def test_thinned_runs_keep_the_first_row_at_each_gap_and_the_last():
@@ -215,3 +215,25 @@ def test_a_snapshot_leaves_buffers_and_gradients_alone():
     snapshot.take(x.split(4))
     assert all(torch.equal(a, b) for a, b in zip(buffers, model.buffers()))
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_whole_bench_in_small(tmp_path):
+    budgets = {"breast-cancer": 700}
+    rows = []
+    for piece in [*convex.pieces([7], budgets), *convex.stability([7], budgets)]:
+        found = piece.run()
+        assert all(r.seed in (0, 7) for r in found)
+        rows += found
+    text = convex_report.write(rows, [7], tmp_path)
+    assert "| breast-cancer, 32 | 1e-01 |" in text
+    assert "diverged, in 4 runs" in text
+    methods = {r.method for r in rows}
+    for name, peer in METHODS.items():
+        wanted = [name] if not peer.grid else [f"{name}, tuned", *([f"{name}, default"] if peer.default else [])]
+        assert peer.missing or set(wanted) <= methods
+    for name in ("summary.md", "targets.md", "table.md", "report.html", "convex-32.svg", "convex-256.svg"):
+        assert (tmp_path / name).stat().st_size > 100
+    table = (tmp_path / "table.md").read_text()
+    assert "scikit-learn lbfgs" in table
+    assert OURS in table

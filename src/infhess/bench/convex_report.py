@@ -53,23 +53,22 @@ def write_settings(rows: Sequence[Row], folder: Path) -> Path:
 
 
 def write(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
-    """summary.md, table.md, figures and report.html; returns the summary."""
+    """summary.md, targets.md, table.md, figures and report.html; returns the first two."""
     kept = [r for r in rows if r.seed in seeds or r.method in (EXACT, START, COST)]
     axes = Axes(kept)
-    text = summary(axes, kept)
-    with atomic(folder / "summary.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    with atomic(folder / "table.md") as temporary:
-        temporary.write_text(everything(axes), encoding="utf-8")
+    aims = table(targets(axes, kept))
+    for name, text in (("summary", ahead(axes, GAPS[1:3])), ("targets", aims), ("table", everything(axes))):
+        with atomic(folder / f"{name}.md") as temporary:
+            temporary.write_text(text, encoding="utf-8")
     Page(
         "Convex problems, head to head",
         f"infhess {__version__} and what users would pick instead: infhess bench convex --seed {seeds[0]}",
         (),
         [_figure(axes, batch, folder) for batch in BATCHES],
         notes(axes, seeds),
-        [("Ahead by how much", _cells(ahead(axes))), ("Targets", _cells(table(targets(axes, kept)))), *_tables(axes)],
+        [("Ahead by how much", _cells(ahead(axes, GAPS))), ("Targets", _cells(aims)), *_tables(axes)],
     ).write(folder / "report.html")
-    return text
+    return f"{ahead(axes, GAPS)}\n{aims}"
 
 
 def problems(axes: Axes) -> list[str]:
@@ -82,13 +81,7 @@ def peers(axes: Axes, name: str, batch: int) -> list[str]:
     return [m for m in axes.curves.methods(name, batch) if m not in MINE]
 
 
-def summary(axes: Axes, rows: Sequence[Row]) -> str:
-    """Who is ahead, the targets, and how many runs diverged."""
-    found = targets(axes, rows)
-    return f"{ahead(axes)}\n{table(found)}" if found else ahead(axes)
-
-
-def ahead(axes: Axes) -> str:
+def ahead(axes: Axes, gaps: Sequence[float]) -> str:
     """Ours, and the best of all peers in its best setting divided by ours, for each axis and gap."""
     lines = [
         "| problem, batch | gap | ours: data points | best peer / ours: data points | work | seconds |",
@@ -96,7 +89,7 @@ def ahead(axes: Axes) -> str:
     ]
     for name in problems(axes):
         for batch in BATCHES:
-            for gap in GAPS:
+            for gap in gaps:
                 mine = axes.to("data points", name, OURS, batch, gap)
                 ratios = (_ratio(axes, axis, name, batch, gap) for axis in AXES)
                 lines.append(f"| {name}, {batch} | {gap:.0e} | {shown(mine)} | {' | '.join(ratios)} |")

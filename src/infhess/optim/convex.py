@@ -30,7 +30,8 @@ LONGER, SPIKE = 3.0, 10.0
 # Looks that the mean of the curvature goes back to.
 MEMORY = 8
 # The step in units of 1/λ, around sgd on batches of 32 points or more and elsewhere; it falls as 1/√(1 + worn/50) with the
-# steps in which noise ruled. With 2/λ some runs diverge; with a fall by the clock, of 1/√t, logistic problems stall.
+# steps in which the mean of iterates did not descend. With 2/λ some runs diverge; with a fall by the clock, of 1/√t, logistic
+# problems stall.
 BOLD, CAREFUL, WORN, FALL = 1.4, 0.9, 50.0, 0.5
 
 

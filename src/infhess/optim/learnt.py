@@ -18,7 +18,7 @@ NUMBERS, BASIS = PREFIX + "numbers", PREFIX + "basis"
 
 
 class Learnt:
-    """U, gain, curvature (the base's root R, the mean of iterates) by parameter: null tensors of their shape from the start.
+    """U, gain, curvature (the base's root R, means of iterates) by parameter: null tensors of their shape from the start.
 
     Checkpoints and compiled steps so always find the same tensors.
     """
@@ -46,7 +46,7 @@ class Learnt:
         if self.rooted:
             own["root"] = parts.new_ones(parts.shape, dtype=dtype)
         if self.averaging:
-            own["mean"] = parts.new_zeros(parts.shape, dtype=dtype)
+            own |= {name: parts.new_zeros(parts.shape, dtype=dtype) for name in ("recent", "lagging")}
         return own
 
     def handle(self, p: Tensor) -> Handle:

@@ -1,4 +1,4 @@
-"""Whether noise rules: the slope of the loss from the present iterate towards the mean of the last ones."""
+"""Whether noise rules: the slope of the loss along the way of the mean of the iterates."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from infhess.curvature.flat import real
 if TYPE_CHECKING:
     from infhess.optim.preconditioned import Preconditioned
 
-# Steps that the slope is averaged over; batches whose slope is further out than so many standard deviations are cut down.
-STEPS, OUTLIER = 10, 3.0
+# Weights a of the present iterate in two means, w̄ += a/(t+a) (w − w̄): one of about the last quarter, one that lags behind.
+RECENT, LAGGING = 4.0, 1.5
+# The slope is averaged over ten steps, later over an eighth of all; batches that are further out than so many standard
+# deviations are cut down.
+SHORTEST, SHARE, OUTLIER = 10, 8.0, 3.0
 
 
 def wear(opt: Preconditioned) -> None:
-    """Count the step as worn where gᵀ(w − w̄) > 0 on average: w̄ lies downhill, and w is thrown about around it.
+    """Count the step as worn where the mean of the iterates has ceased to descend: gᵀ(w̄ − w̄') ≥ 0 on average.
 
-    While iterates still travel the mean lags behind and lies uphill. w̄ += 4/(t+4) (w − w̄), about the last quarter of them.
+    w̄ is a mean of recent iterates and w̄' one that lags behind. Single iterates may be thrown about by noise without harm as
+    long as their mean travels downhill; once it does not, shorter steps are what brings it further.
     """
     n, slope = opt._numbers, 0.0
     for p in opt._params():
         own = opt._learnt.of(p)
-        if "mean" not in own:
+        if "recent" not in own:
             return
-        w = real(p.detach())
-        if n.steps <= 1:
-            own["mean"].copy_(w)
-        away = w.to(own["mean"].dtype) - own["mean"]
-        slope += _dot(p.grad, away)
-        own["mean"] += 4 / (n.steps + 4) * away
-    share = max(1 / n.steps, 1 / STEPS)
+        w = real(p.detach()).to(own["recent"].dtype)
+        for name, weight in (("recent", RECENT), ("lagging", LAGGING)):
+            own[name] += (weight / (n.steps + weight) if n.steps > 1 else 1.0) * (w - own[name])
+        slope += _dot(p.grad, own["recent"] - own["lagging"])
+    share = max(1 / n.steps, min(1 / SHORTEST, SHARE / (n.steps + SHARE)))
     if n.steps > 5:
         bound = OUTLIER * n.slope_squares**0.5
         slope = max(-bound, min(bound, slope))
     n.slope += share * (slope - n.slope)
     n.slope_squares += share * (slope**2 - n.slope_squares)
-    n.worn += float(n.slope > 0 and n.steps > 5)
+    n.worn += float(n.slope > 0 and n.steps > SHARE)
 
 
-def _dot(grad: Tensor | None, away: Tensor) -> float:
-    found = 0.0 if grad is None or grad.is_sparse else float(torch.sum(real(grad.detach()).to(away.dtype) * away))
+def _dot(grad: Tensor | None, way: Tensor) -> float:
+    found = 0.0 if grad is None or grad.is_sparse else float(torch.sum(real(grad.detach()).to(way.dtype) * way))
     return found if abs(found) < float("inf") else 0.0

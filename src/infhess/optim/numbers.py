@@ -29,8 +29,8 @@ class Numbers:
         rate, rate_at_look, steps_at_look: rate in use by the rule for nets, and as it was at the last look.
         slow: 1 once the rate has reached what curvature allows for, so that it grows slowly from then on.
         longest, gradient_scale: the longest P²g (but for the factor) and g at looks since P was built.
-        slope, slope_squares: means of gᵀ(w − w̄) and of its square.
-        worn: steps in which noise ruled.
+        slope, slope_squares: means of gᵀ(w̄ − w̄') and of its square, for two means of iterates.
+        worn: steps in which these did not descend.
 
     """
 

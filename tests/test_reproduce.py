@@ -159,7 +159,7 @@ def test_reading_goes_on_from_epoch_to_epoch():
     assert reading.points == 20
 
 
-def test_curves_know_gaps_medians_and_divergence():
+def test_curves_know_gaps_and_medians():
     ends = [Row("e", "p", EXACT, loss=1.0), Row("e", "p", START, loss=11.0)]
     runs = [
         Row("e", "p", "m", seed, 8, points, loss=loss)
@@ -170,7 +170,6 @@ def test_curves_know_gaps_medians_and_divergence():
     assert curves.final("p", "m", 8) == pytest.approx(0.1)
     assert curves.points_to("p", "m", 8, 0.1) == 200
     assert curves.points_to("p", "m", 8, 0.01) == float("inf")
-    assert curves.diverged("p", "m", 8) == 1
     assert (shown(float("inf")), shown(float("nan")), shown(12345.0), shown(2.34e5)) == (
         "never", "not run", "12,345", "2.3e5",
     )  # fmt: skip

@@ -68,10 +68,6 @@ class ScheduleFree(Training):
         self.optimizer.train()  # type: ignore[attr-defined]
         return {"": self.shown}
 
-    @models.setter
-    def models(self, value: dict[str, nn.Module]) -> None:
-        """Made anew each time."""
-
 
 class FullBatch:
     """L-BFGS on all of the data, with a line search; each evaluation reads everything."""

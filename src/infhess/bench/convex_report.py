@@ -36,11 +36,10 @@ AIMS = {
     ("mnist-3v5", 256): {1e-2: (5e4, math.nan)},
 }
 DROPPED = (
-    "Tried and dropped, on seeds 0 to 2 of these problems: rank 64 in the place of 32 (no gain but on "
-    "sarcos-nat); a step of 0.9/λ "
-    "or 2/λ in the place of 1.4/λ (slower; diverging at 3/λ); a step that falls by the clock as 1/√t, by data "
-    "read, or by the sign of "
-    "successive gradients' products (logistic problems stall, or regression slows down); momentum of .7 and .8.",
+    "Tried and dropped, on seeds 0 to 2 of these problems: rank 64 in the place of 32 (no gain but on sarcos-nat); a step "
+    "of 0.9/λ or 2/λ in the place of 1.4/λ (slower; diverging at 3/λ); a step that falls by the clock as 1/√t, by data read, "
+    "by the sign of products of successive gradients, or by the slope from an iterate to the mean (logistic problems stall, "
+    "or slow directions of sarcos-nat are starved); momentum of .7 and .8.",
 )
 
 

@@ -47,11 +47,8 @@ class Curves:
     def points_to(self, problem: str, method: str, batch: int, gap: float) -> float:
         """Data points read when the gap was reached, the median over seeds; infinite where it was not."""
         runs = self.runs(problem, method, batch)
-        return median(_first(run, lambda r: self.gap(r) <= gap) for run in runs) if runs else math.nan
-
-    def diverged(self, problem: str, method: str, batch: int) -> int:
-        """Runs whose loss ended above that of the start."""
-        return sum(not self.gap(run[-1]) <= 1.0 for run in self.runs(problem, method, batch))
+        first = (next((r.data_points for r in run if self.gap(r) <= gap), math.inf) for run in runs)
+        return float(median(first)) if runs else math.nan
 
 
 def thinned(rows: Sequence[Row], best: float, start: float) -> list[Row]:
@@ -64,10 +61,6 @@ def thinned(rows: Sequence[Row], best: float, start: float) -> list[Row]:
             kept.append(row)
         left = [gap for gap in left if gap not in reached]
     return kept
-
-
-def _first(run: Sequence[Row], there: object) -> float:
-    return next((float(r.data_points) for r in run if there(r)), math.inf)  # type: ignore[operator]
 
 
 def shown(number: float) -> str:

@@ -41,7 +41,6 @@ class Size:
     rates: tuple[float, ...]
     seeds: int
     ours: tuple[float, ...]
-    starts: tuple[str, ...] = STARTS
 
 
 SIZES = {
@@ -53,7 +52,7 @@ SIZES = {
 
 def pieces(size: Size, seeds: Sequence[int], folder: Path) -> Iterator[Piece]:
     """One run for each initialisation, method, rate and seed."""
-    for start in size.starts:
+    for start in STARTS:
         for seed in seeds:
             for method in (SGD, PRINTED, STEP, OURS):
                 for rate in size.ours if method == OURS else size.rates:

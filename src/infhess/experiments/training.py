@@ -28,8 +28,11 @@ class Run(Protocol):
     size.
     """
 
-    models: dict[str, nn.Module]
     products: int
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """What would be handed over now."""
 
     def step(self) -> None:
         """Read, and move."""
@@ -50,7 +53,11 @@ class Training:
         self.loss, self.reading, self.products, self.product_points = problem.loss(self.model), reading, 0, 0
         self.average = AveragedModel(self.model, avg_fn=lambda mean, new, t: mean + 4 / (t + 4) * (new - mean))
         self.optimizer = make(list(self.model.parameters()))
-        self.models: dict[str, nn.Module] = {"": self.model, ", averaged": self.average.module}
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The last iterate, and the average."""
+        return {"": self.model, ", averaged": self.average.module}
 
     def step(self) -> None:
         """One batch, one step."""

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import infhess
-from infhess.curvature.local import HessianLocal
+from infhess.curvature import batch_source
+from infhess.curvature.local import DifferenceLocal, HessianLocal
 from infhess.optim.pool import Blockwise, Pool, Rooted
 from infhess.problems.nets import paper_net
 from util import F64, close, randn, spd, spectrum
@@ -132,8 +133,21 @@ def test_what_it_counts_is_what_it_takes(monkeypatch):
         points.extend([self.points] * S.shape[1])
         return block(self, S)
 
+    def counted_gradient(self):
+        taken.append(1)
+        points.append(len(self.batch[0]))
+        return gradient(self)
+
+    def counted_slices(loss, batch, *rest):
+        taken.append(1)
+        points.append(len(batch[0]))
+        return slices(loss, batch, *rest)
+
+    gradient, slices = DifferenceLocal.gradient, batch_source.slice_gradients
     monkeypatch.setattr(HessianLocal, "product", counted)
     monkeypatch.setattr(HessianLocal, "block", counted_block)
+    monkeypatch.setattr(DifferenceLocal, "gradient", counted_gradient)
+    monkeypatch.setattr(batch_source, "slice_gradients", counted_slices)
     x, y = least_squares(500, 10)
     w = nn.Parameter(torch.zeros(10, dtype=F64))
     opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1.0))

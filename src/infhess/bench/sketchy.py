@@ -60,7 +60,7 @@ class Sketchy:
         like = self.model.weight
         source = self._curvature()
         Omega = torch.linalg.qr(torch.randn(like.numel(), min(self.rank, like.numel()), dtype=like.dtype)).Q
-        Y = torch.stack([source.product(self._local, o) for o in Omega.unbind(1)], 1)
+        Y = source.block(self._local, Omega)
         self.values, self.U = nystrom(Y, Omega)
         other = self._curvature()
         v = torch.randn(like.numel(), dtype=like.dtype)

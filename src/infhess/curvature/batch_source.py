@@ -16,6 +16,7 @@ from infhess.curvature.flat import Flat
 from infhess.curvature.gauss_newton import GaussNewtonLocal
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
 from infhess.curvature.reading import Reading
+from infhess.curvature.slices import slice_gradients
 from infhess.curvature.source import Source
 from infhess.curvature.untouched import Watch
 
@@ -56,9 +57,13 @@ class BatchSource(Source):
 
     def local(self, batch: Batch) -> Local:
         """The curvature of one batch, with a seed of its own for its dropout."""
-        local = self.at(batch, int(torch.randint(2**62, (), generator=self._generator)))
+        local = self.at(batch, self.seed())
         local.points = size_of(batch)
         return local
+
+    def seed(self) -> int:
+        """For the dropout of a batch."""
+        return int(torch.randint(2**62, (), generator=self._generator))
 
     def matvec(self, s: Any) -> Tensor:
         """The product of the next mini-batch's matrix with a flat vector."""
@@ -101,10 +106,13 @@ class BatchSource(Source):
         return Y
 
     def _count(self, local: Local, products: int) -> None:
-        self.products += products
-        self.product_points += products * local.points
+        self._count_points(products, local.points)
         self.watch.random |= local.watch.random
         self.watch.batch_statistics |= local.watch.batch_statistics
+
+    def _count_points(self, products: int, points: int) -> None:
+        self.products += products
+        self.product_points += products * points
 
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
@@ -172,6 +180,16 @@ class Hessian(BatchSource):
         """The Hessian of one batch."""
         kind = HessianLocal if self.kind == "exact" else DifferenceLocal
         return kind(self.loss, batch, self.flat, seed)
+
+    def gradient_at(self, batch: Batch, seed: int) -> Tensor:
+        """The gradient of one batch without its curvature, flat; counted as a product, which costs about as much."""
+        self._count_points(1, size_of(batch))
+        return DifferenceLocal(self.loss, batch, self.flat, seed).gradient()
+
+    def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:
+        """The gradients of slices of a batch, as columns; counted as a product with all of it."""
+        self._count_points(1, size_of(batch))
+        return slice_gradients(self.loss, batch, pieces, self.flat, self.seed())
 
     def fresh(self, batches: Iterable[Batch]) -> Hessian:
         """The same Hessian from other data."""

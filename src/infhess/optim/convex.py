@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from infhess.curvature.batch_source import BatchSource
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.optim.bases import decay
 from infhess.optim.estimate import blocked
-from infhess.optim.nets import follow, power_of_two
+from infhess.optim.nets import follow, power_of_four, power_of_two
 from infhess.optim.noise import wear
 from infhess.optim.report import Seen
 from infhess.optim.scaling import Scaling, identity
@@ -21,21 +21,24 @@ if TYPE_CHECKING:
     from infhess.optim.preconditioned import Preconditioned
 
 # The first build and the growth of data between builds; from regression and classification, as the constants below.
-FIRST_POOL, GROWTH_OF_DATA = 128, 8.0
+FIRST_POOL, GROWTH_OF_DATA = 96, 8.0
 # Example-products of a build for √T data points read, and bounds on its pool.
-WORK, SMALLEST_POOL, LARGEST_POOL = 100.0, 32, 512
+WORK, SMALLEST_POOL, LARGEST_POOL = 60.0, 32, 512
 # A step is not to be longer than so many times the longest that was seen at a look, and a gradient that is so many times
 # longer than at any look calls for another one.
 LONGER, SPIKE = 3.0, 10.0
-# Looks that the mean of the curvature goes back to.
-MEMORY = 8
+# Looks that the mean of the curvature goes back to, and those after a build at which it is seen whether the step holds where
+# it leads.
+MEMORY, HELD = 8, 2
+# Lanczos iterations of a look after a build and of later ones; on batches of so many points or fewer there are more of them.
+AT_BUILD, LATER, FEW, MORE = 2, 1, 128, (6, 4)
 # The step in units of 1/λ, around sgd on batches of 32 points or more and elsewhere; it falls as 1/√(1 + worn/50) with the
 # steps in which the mean of iterates did not descend. With 2/λ some runs diverge; with a fall by the clock, of 1/√t, logistic
 # problems stall.
 BOLD, CAREFUL, WORN, FALL = 1.4, 0.9, 50.0, 0.5
 
 
-def converge(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:
+def converge(opt: Preconditioned, source: Hessian, batch: Batch) -> Seen | None:
     """One batch: a build, a look, or nothing; and the step for it."""
     n = opt._numbers
     try:
@@ -54,18 +57,19 @@ def converge(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | N
     return done
 
 
-def _converge(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:
+def _converge(opt: Preconditioned, source: Hessian, batch: Batch) -> Seen | None:
     n = opt._numbers
     if opt._pool and sum(map(size_of, opt._pool)) >= _pool_size(opt, batch):
         return _build(opt, source, batch)
     if not n.armed:
         plain = identity(opt._sizes(), source.like, opt._root_of(source.local(batch)))
-        _look(opt, source, batch, plain, 6)
+        _look(opt, source, batch, plain, AT_BUILD if size_of(batch) > FEW else MORE[0])
         opt._install(plain, math.nan)
         return source.like, ("the step is that of the plain gradient until the first pool is read",)
     few = n.looks * size_of(batch) < SMALL  # each of the first small batches is looked at before it moves anything
-    if few or power_of_two(n.steps - n.steps_at_build) or _spike(opt):
-        _look(opt, source, batch, opt._scaling(), 1 if size_of(batch) > 128 else 4)
+    rare = power_of_four if size_of(batch) > FEW else power_of_two
+    if few or rare(n.steps - n.steps_at_build) or _spike(opt):
+        _look(opt, source, batch, opt._scaling(), LATER if size_of(batch) > FEW else MORE[1])
         return source.like, ()
     return None
 
@@ -85,7 +89,7 @@ def _pool_size(opt: Preconditioned, batch: Batch) -> int:
 
 
 def _directions(read: float, rank: int) -> int:
-    """Directions and pool share the work: m · pool = 100 √T with pool ≈ 4 m."""
+    """Directions and pool share the work: m · pool = 60 √T with pool ≈ 4 m."""
     return max(1, min(rank, int((WORK * read**0.5 / 4) ** 0.5)))
 
 
@@ -97,7 +101,7 @@ def _build_is_due(opt: Preconditioned) -> bool:
     return left or n.read >= GROWTH_OF_DATA * n.built_at
 
 
-def _build(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen:
+def _build(opt: Preconditioned, source: Hessian, batch: Batch) -> Seen:
     """P² from the pool, its step from the present batch, which is not in the pool."""
     n, pool = opt._numbers, list(opt._pool)
     opt._pool.clear()
@@ -107,18 +111,21 @@ def _build(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen:
     if found.negative:
         n.nonconvex = 1.0
         return found.values, ("negative curvature was seen: from here on the rate alone is followed",)
-    value = largest(source, source.local(batch), found.scaling, 6)  # nothing has changed if this fails
+    local = source.local(batch)
+    iterations = AT_BUILD if size_of(batch) > FEW else MORE[0]
+    value = largest(source, local, found.scaling, iterations)  # nothing has changed if this fails
     opt._install(found.scaling, math.nan)
     n.built_at, n.steps_at_build, n.looks, n.squares, n.longest = n.read, n.steps, 0, 0.0, 0.0
-    _note(opt, value, that_holds(source, batch, found.scaling, 1 / value.value))
+    _note(opt, value, that_holds(source, batch, local, found.scaling, 1 / value.value))
     return found.values, ()
 
 
-def _look(opt: Preconditioned, source: BatchSource, batch: Batch, scaling: Scaling, iterations: int) -> None:
+def _look(opt: Preconditioned, source: Hessian, batch: Batch, scaling: Scaling, iterations: int) -> None:
     """λmax(P²B) on a batch that P² does not come from."""
-    found = largest(source, source.local(batch), scaling, iterations)
-    trusted = opt._numbers.looks > MEMORY or found.negative
-    _note(opt, found, 1 / found.value if trusted else that_holds(source, batch, scaling, 1 / found.value))
+    local = source.local(batch)
+    found = largest(source, local, scaling, iterations)
+    trusted = opt._numbers.looks >= HELD or found.negative
+    _note(opt, found, 1 / found.value if trusted else that_holds(source, batch, local, scaling, 1 / found.value))
 
 
 def _note(opt: Preconditioned, found: Largest, rate: float) -> None:

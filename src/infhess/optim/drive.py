@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infhess.curvature.batch_source import BatchSource
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.optim.convex import converge
 from infhess.optim.nets import follow
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from infhess.optim.preconditioned import Preconditioned
 
 
-def observe(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:
+def observe(opt: Preconditioned, source: Hessian, batch: Batch) -> Seen | None:
     """One batch; eigenvalues and notes if something was estimated."""
     numbers = opt._numbers
     if opt.blocks == "layer" or source.size > LARGE:

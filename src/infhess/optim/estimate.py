@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from infhess.active import block_steps, newton_direction, residual_direction
-from infhess.curvature.batch_source import BatchSource
-from infhess.curvature.batches import Batch, joined, part_of, size_of, sliced
+from infhess.curvature.batch_source import BatchSource, Hessian
+from infhess.curvature.batches import Batch, joined, part_of, size_of
 from infhess.curvature.source import Source
 from infhess.optim.pool import Blockwise, Pool, Rooted
 from infhess.optim.scaling import Block, Scaling, identity
@@ -58,7 +58,7 @@ def pooled(
 
 
 def blocked(
-    source: BatchSource, batches: list[Batch], points: int, steps: int, root: Tensor | None, known: Tensor | None
+    source: Hessian, batches: list[Batch], points: int, steps: int, root: Tensor | None, known: Tensor | None
 ) -> Estimate:
     """One matrix over all parameters, from the last points of a few batches: all products in one go.
 
@@ -73,8 +73,7 @@ def blocked(
     if local.watch.batch_statistics:
         return pooled(source, batches, steps, steps, root, known)
     old = source.like.new_zeros(source.size, 0) if known is None else known[:, : steps - 1]
-    slices = sliced([pool], min(steps - old.shape[1], size_of(pool)))
-    gradients = torch.stack([source.local(part).gradient() for part in slices], 1)
+    gradients = source.slice_gradients(pool, min(steps - old.shape[1], size_of(pool)))
     if not bool(torch.isfinite(gradients).all()):
         raise ValueError("a gradient holds NaN or infinity; is the loss finite around here?")
     scaled = gradients if root is None else root[:, None] * gradients

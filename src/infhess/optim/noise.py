@@ -32,7 +32,7 @@ def wear(opt: Preconditioned) -> None:
             return
         w = real(p.detach()).to(own["recent"].dtype)
         for name, weight in (("recent", RECENT), ("lagging", LAGGING)):
-            own[name] += (weight / (n.steps + weight) if n.steps > 1 else 1.0) * (w - own[name])
+            own[name].lerp_(w, weight / (n.steps + weight) if n.steps > 1 else 1.0)
         slope += _dot(p.grad, own["recent"] - own["lagging"])
     share = max(1 / n.steps, min(1 / SHORTEST, SHARE / (n.steps + SHARE)))
     if n.steps > 5:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count
-from infhess.curvature.batch_source import BatchSource, Hessian
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
 from infhess.curvature.local import Local
@@ -173,7 +173,7 @@ class Preconditioned(Wrapper):
         minimised = (lambda batch: -loss(batch)) if signs.pop() else loss
         return Hessian(minimised, self._params(), batches, products=products, split=split, generator=generator)
 
-    def _estimated(self, source: BatchSource) -> Estimate:
+    def _estimated(self, source: Hessian) -> Estimate:
         sizes, rank = self._sizes(), min(self.rank, source.size)
         if self.method == "paper":
             if self.blocks == "layer":
@@ -185,7 +185,7 @@ class Preconditioned(Wrapper):
         steps = self.steps or rank
         return pooled(source, read_pool(source, POINTS_A_DIRECTION * steps), rank, steps, root)
 
-    def _root(self, source: BatchSource) -> Tensor | None:
+    def _root(self, source: Hessian) -> Tensor | None:
         """The root of the base's own scaling; before its first step, from the squares of a few gradients."""
         if not self._adaptive:
             return None
@@ -199,7 +199,7 @@ class Preconditioned(Wrapper):
         """The same from one batch."""
         return None if not self._adaptive else root_of_scaling(self.base, local.gradient().square())
 
-    def _step_of(self, source: BatchSource, found: Estimate) -> Step:
+    def _step_of(self, source: Hessian, found: Estimate) -> Step:
         """The step of the chosen kind, and P² with the factor that goes with it."""
         scaling = found.scaling
         if self.step_length == "keep":

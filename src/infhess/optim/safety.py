@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from infhess.curvature.batch_source import BatchSource
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.optim.numbers import Numbers
 from infhess.optim.scaling import Scaling
@@ -32,7 +32,7 @@ class Step(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def measured_step(source: BatchSource, scaling: Scaling, numbers: Numbers, w: Tensor, decay: float) -> Step:
+def measured_step(source: Hessian, scaling: Scaling, numbers: Numbers, w: Tensor, decay: float) -> Step:
     """1/λmax(P²B), the mean over a few fresh batches; bounded once negative curvature has been seen.
 
     Weight decay is added to λmax: the base applies it at the same rate, outside of P. Where batches have few points the mean
@@ -43,13 +43,13 @@ def measured_step(source: BatchSource, scaling: Scaling, numbers: Numbers, w: Te
     value = sum(f.value**2 for f in found) / len(found) / mean if size < SMALL else mean
     longest = max(f.length for f in found)
     if not (any(f.negative for f in found) or numbers.nonconvex):
-        rate = that_holds(source, last, scaling, 1 / (value + decay))
+        rate = that_holds(source, last, source.local(last), scaling, 1 / (value + decay))
         return Step(scaling, rate / scaling.factor, LONGER * rate * longest)
     numbers.nonconvex = 1.0
     return _bounded(scaling, 1 / (value + decay), numbers, float(torch.linalg.vector_norm(w)), longest)
 
 
-def _looks(source: BatchSource, scaling: Scaling) -> tuple[list[Largest], Batch, int]:
+def _looks(source: Hessian, scaling: Scaling) -> tuple[list[Largest], Batch, int]:
     """λmax(P²B) on fresh batches, four and 32 points at the least, less zero gradients; the last one and the points of one."""
     found: list[Largest] = []
     last, points, tries, failure = None, 0, 0, None

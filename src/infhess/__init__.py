@@ -4,7 +4,7 @@ from infhess._version import __version__
 from infhess.active import infer, infer_steps
 from infhess.curvature import DoubleBackwardError, GaussNewton, Hessian, Products
 from infhess.lowrank import LowRank, Operator
-from infhess.optim import Preconditioned, Report, Snapshot
+from infhess.optim import Preconditioned, Rate, RateFree, RateReport, Report, Snapshot
 from infhess.posterior import CurvatureShaped, Isotropic, Kronecker, Posterior, Symmetric, condition, load
 from infhess.preconditioner import paper_preconditioner, preconditioner
 from infhess.spectrum import Spectrum, largest, spectrum, spectrum_rounds, trace
@@ -39,6 +39,9 @@ __all__ = [
     "preconditioner",
     # optimizers
     "Preconditioned",
+    "Rate",
+    "RateFree",
+    "RateReport",
     "Report",
     "Snapshot",
     "__version__",

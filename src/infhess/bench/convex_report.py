@@ -36,15 +36,15 @@ AIMS = {
     ("mnist-3v5", 256): {1e-2: (5e4, math.nan)},
 }
 DROPPED = (
-    "Tried and dropped, on seeds 0 to 2 of these problems: rank 64 in the place of 32 (no gain but on sarcos-nat); a step "
-    "of 0.9/λ or 2/λ in the place of 1.4/λ (slower; diverging at 3/λ); a step that falls by the clock as 1/√t, by data read, "
-    "by the sign of products of successive gradients, or by the slope from an iterate to the mean (logistic problems stall, "
-    "or slow directions of sarcos-nat are starved); momentum of .7 and .8; example-products of a build of 40, 50, 75 and 100 √T "
-    "in the place of 60 √T, first pools of 64 and 128 points, builds at each tenfold or twelvefold growth of data, six Lanczos "
-    "iterations for a step on large batches and looks at each power of two there (all of them more work for the same data, or "
-    "more data for the same work).",
-    "Seeds 100 to 104 of the two SARCOS problems were looked at once before, with an earlier step rule. That run showed that work "
-    "and seconds were behind; what was changed then was chosen on seeds 0 to 4.",
+    "Tried and dropped, on seeds 0 to 2 of these problems: rank 64 in the place of 32 (no gain but on sarcos-nat); "
+    "a step of 0.9/λ or 2/λ in the place of 1.4/λ (slower; diverging at 3/λ); a step that falls by the clock as "
+    "1/√t, by data read, by the sign of products of successive gradients, or by the slope from an iterate to the "
+    "mean (logistic problems stall, or slow directions of sarcos-nat are starved); momentum of .7 and .8; example- "
+    "products of a build of 40, 50, 75 and 100 √T in the place of 60 √T, first pools of 64 and 128 points, builds "
+    "at each tenfold or twelvefold growth of data, six Lanczos iterations for a step on large batches and looks at "
+    "each power of two there (all of them more work for the same data, or more data for the same work).",
+    "Seeds 100 to 104 of the two SARCOS problems were looked at once before, with an earlier step rule. That run "
+    "showed that work and seconds were behind; what was changed then was chosen on seeds 0 to 4.",
 )
 
 
@@ -209,8 +209,8 @@ def notes(axes: Axes, seeds: Sequence[int]) -> list[str]:
         "with or without averaging; and at their defaults where "
         "they have any. Ours has one setting for everything, and averages iterates by torch's AveragedModel.",
         f"Work: points of gradients, and products at their measured cost in gradients, with automatic "
-        f"differentiation, six on one graph ({costs}). Gradients that ours takes for its estimates, of slices of a pool and where a "
-        "step would lead, are counted as products.",
+        f"differentiation, six on one graph ({costs}). Gradients that ours takes for its estimates, of slices of a pool and "
+        "where a step would lead, are counted as products.",
         "scikit-learn's solvers run in compiled code on all of the data; they are compared in seconds alone.",
         "Snapshots: a pass over the data each epoch from the second on, counted.",
         *DROPPED,

@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ class Watch:
     random: bool = False
     batch_statistics: bool = False
     modules: bool = False
+    norms: list[_BatchNorm] = field(default_factory=list)  # layers that shared them, in training mode
 
 
 @contextmanager
@@ -111,7 +112,9 @@ def _modules_kept(watch: Watch) -> Iterator[None]:
             if id(child) in seen:
                 continue
             seen.add(id(child))
-            watch.batch_statistics |= isinstance(child, _BatchNorm) and child.training
+            if isinstance(child, _BatchNorm) and child.training:
+                watch.batch_statistics = True
+                watch.norms.append(child)
             changing = [b for _, b in child.named_buffers(recurse=False)]
             if getattr(child, "max_norm", None) is not None:
                 changing += [p for _, p in child.named_parameters(recurse=False)]

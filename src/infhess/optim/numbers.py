@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+Some = TypeVar("Some", bound="Scalars")
+
 
 @dataclass
-class Numbers:
+class Scalars:
+    """Floats that go into a checkpoint as one tensor."""
+
+    def tensor(self) -> Tensor:
+        """All of them in double precision."""
+        return torch.tensor(astuple(self), dtype=torch.float64)
+
+    @classmethod
+    def of(cls: type[Some], tensor: Tensor) -> Some:
+        """From such a tensor; from a shorter one, of an earlier version, what it has."""
+        names = [f.name for f in fields(cls)]
+        return cls(**dict(zip(names, tensor.tolist())))
+
+
+@dataclass
+class Numbers(Scalars):
     """What is in use (to `momentum`), and what self-driving follows.
 
     Attributes:
@@ -70,13 +88,3 @@ class Numbers:
         self.curvature = self.first_curvature = 1 / (self.step * self.factor) if self.step > 0 else 1.0
         self.squares, self.looks, self.longest = self.curvature**2, 1.0, self.limit * self.curvature / 3
         self.gradient_scale = float("inf")
-
-    def tensor(self) -> Tensor:
-        """All of them in double precision."""
-        return torch.tensor(astuple(self), dtype=torch.float64)
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Numbers:
-        """From such a tensor; from a shorter one, of an earlier version, what it has."""
-        names = [f.name for f in fields(cls)]
-        return cls(**dict(zip(names, tensor.tolist())))

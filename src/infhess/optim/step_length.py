@@ -52,7 +52,7 @@ def largest(source: BatchSource, local: Local, scaling: Scaling, iterations: int
     """
     p = local.gradient()
     x = scaling(p)
-    gradient, length, n = _norm(p), _norm(x), _dot(p, x)
+    gradient, length, n = _norm(p), _norm(x), dot(p, x)
     if not 0 < n < float("inf"):
         raise NothingSeenError(f"expected a finite gradient other than zero to measure a step along, got gᵀMg = {n:g}")
     p, x, previous = p / n**0.5, x / n**0.5, torch.zeros_like(p)
@@ -60,10 +60,10 @@ def largest(source: BatchSource, local: Local, scaling: Scaling, iterations: int
     value, negative = 0.0, False
     for j in range(iterations):
         r = source.product(local, x)
-        alpha = _dot(x, r)
+        alpha = dot(x, r)
         r = r - alpha * p - float(T[j, j - 1]) * previous
         Mr = scaling(r)
-        beta = max(_dot(r, Mr), 0.0) ** 0.5
+        beta = max(dot(r, Mr), 0.0) ** 0.5
         if not abs(alpha) + beta < float("inf"):
             raise ValueError("a product holds NaN or infinity; is the loss finite and smooth at this point?")
         T[j, j], T[j, j + 1], T[j + 1, j] = alpha, beta, beta
@@ -84,13 +84,13 @@ def _extremes(T: Tensor, j: int) -> tuple[float, float]:
     return float(torch.linalg.matrix_norm(T[: j + 1, :j], 2)), float(torch.linalg.eigvalsh(T[:j, :j])[0])
 
 
-def _dot(a: Tensor, b: Tensor) -> float:
+def dot(a: Tensor, b: Tensor) -> float:
     """In double precision: squares of single precision overflow where the numbers themselves do not."""
     return float(a.to(small_dtype(a.device)) @ b.to(small_dtype(b.device)))
 
 
 def _norm(a: Tensor) -> float:
-    return float(_dot(a, a) ** 0.5)
+    return float(dot(a, a) ** 0.5)
 
 
 def that_holds(source: Hessian, batch: Batch, local: Local, scaling: Scaling, rate: float) -> float:
@@ -101,12 +101,12 @@ def that_holds(source: Hessian, batch: Batch, local: Local, scaling: Scaling, ra
     """
     before = local.gradient()
     move = scaling(before)
-    length = _dot(before, move) ** 0.5
+    length = dot(before, move) ** 0.5
     for _ in range(MOST_CUTS):
         with shifted(source.flat, -rate * move):
             try:
                 change = before - source.gradient_at(batch, local.seed)
-                value = _dot(change, scaling(change)) ** 0.5 / (rate * length)
+                value = dot(change, scaling(change)) ** 0.5 / (rate * length)
             except ValueError:
                 value = float("inf")
         if value * rate <= MOST_ALONG:

@@ -1,0 +1,382 @@
+"""Nets without a rate: Adam's scaling, schedule-free averaging, and the rate from one product in fifty steps."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from infhess._checks import finite_number, small_dtype
+from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batches import Batch, size_of
+from infhess.curvature.flat import real
+from infhess.optim.averages import Recent, Statistics, norms_in
+from infhess.optim.rate import EVERY, Following, Rate, RateReport, ratio
+
+# Batches kept for the statistics of BatchNorm at the averaged weights, where there are such layers.
+KEPT = 16
+# No divisor is smaller.
+TINY = 1e-37
+NUMBERS = "numbers"
+TENSORS = ("z", "averaged", "exp_avg_sq")
+
+Loss = Callable[[Batch], Tensor]
+Group = dict[str, Any]
+
+
+class RateFree(torch.optim.Optimizer):
+    """An optimizer for nets that has no rate to set.
+
+    z moves by Adam's scaling of the gradient, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x
+    (Defazio et al. 2024). The rate is σ √(gᵀDg/hᵀDh), with D Adam's scaling and h = H D g from one product in fifty steps,
+    filtered over time.
+
+    Args:
+        params: as for any torch optimizer.
+        weight_decay: decoupled, as in AdamW: part of y that goes for each unit of rate.
+        betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients.
+        lr: multiplies the rate that was found; a scheduler may change it.
+        eps: Adam's ε, in units of the root mean square of the gradient.
+        maximize: go up.
+
+    Call `observe(loss, batch)` between backward and step, with each batch. Evaluate and save the model within `averaged()`, or
+    after `finish()`: the averaged weights are the result. Weights changed by hand between steps are not taken over.
+
+    >>> import torch, infhess
+    >>> model = torch.nn.Linear(3, 1)
+    >>> opt = infhess.RateFree(model.parameters())
+    >>> x = torch.randn(64, 3); y = x @ torch.tensor([[1.0], [-2.0], [3.0]])
+    >>> loss = lambda batch: (model(batch[0]) - batch[1]).square().mean()
+    >>> for _ in range(300):
+    ...     opt.zero_grad(); loss((x, y)).backward()
+    ...     report = opt.observe(loss, (x, y)); opt.step()
+    >>> opt.finish()
+    >>> bool(loss((x, y)) < 1e-2)
+    True
+
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        lr: float | Tensor = 1.0,
+        eps: float = 1e-8,
+        maximize: bool = False,
+    ) -> None:
+        finite_number(weight_decay, "weight_decay", least=0.0)
+        finite_number(float(lr), "lr", least=0.0)
+        finite_number(eps, "eps", least=0.0)
+        for beta in betas:
+            if not 0 <= finite_number(beta, "betas") < 1:
+                raise ValueError(f"betas: expected two numbers from 0 to below 1, got {betas}")
+        self._following, self._inside = Following(), False
+        self._forget()
+        defaults = {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "eps": eps, "maximize": maximize}
+        super().__init__(params, defaults)
+
+    def _forget(self) -> None:
+        """What is not in a checkpoint: batches for BatchNorm's statistics, and which layers these are of."""
+        self._recent: deque[Recent] = deque(maxlen=KEPT)
+        self._norms: list[Any] | None = None
+
+    def add_param_group(self, param_group: Group) -> None:
+        """One more group; its average begins with the next step."""
+        super().add_param_group(param_group)
+        for p in self.param_groups[-1]["params"]:
+            w = real(p.detach())
+            wide = w.to(torch.promote_types(w.dtype, torch.float32), copy=True)
+            tensors = {"z": wide, "averaged": wide.clone(), "exp_avg_sq": torch.zeros_like(wide)}
+            self.state[p] = {"step": torch.zeros(()), **tensors, NUMBERS: self._following.tensor()}
+
+    # ---- the rate
+
+    def observe(
+        self,
+        loss: Loss,
+        batch: Batch,
+        *,
+        products: str = "exact",
+        generator: torch.Generator | None = None,
+    ) -> RateReport | None:
+        """Call it between backward and step, with each batch; now and then it looks at curvature, by one product.
+
+        Args:
+            loss: batch ↦ scalar, the mean loss of a batch; it closes over the model.
+            batch: the one that the gradient is of.
+            products: "exact", or "difference" for losses that cannot be differentiated twice.
+            generator: for dropout masks.
+
+        Returns a report when it looked.
+
+        """
+        self._outside("observe")
+        following, started = self._following, time.perf_counter()
+        source = Hessian(loss, self._params(), [batch], products=products, generator=generator)
+        following.observed += size_of(batch)
+        looking = following.due and following.observed_at < following.steps + 1
+        following.observed_at = following.steps + 1
+        before = following.allowed
+        failure = self._look(source, batch) if looking else ()
+        self._keep(loss, batch)
+        if not looking:
+            return None
+        notes = (*failure, *following.words(before))
+        seconds = time.perf_counter() - started
+        return RateReport(self.rate, following.allowed, source.products, source.product_points, seconds, notes)
+
+    def _look(self, source: Hessian, batch: Batch) -> tuple[str, ...]:
+        """One product, along Adam's own direction; a look that fails changes nothing."""
+        following, notes = self._following, tuple[str, ...]()
+        try:
+            with torch.no_grad():
+                local = source.local(batch)
+                g = local.gradient()
+                self._norms = local.watch.norms
+                following.gradient = _finite_or(following.gradient, float(torch.linalg.vector_norm(g)) / len(g) ** 0.5)
+                D = self._scaling(g)
+                p = D * g
+                following.begin(self._size(), float(torch.linalg.vector_norm(p)))
+                following.see(ratio(g, p, source.product(local, p), D))
+        except ValueError as error:
+            notes = (f"a look was skipped: {error}",)
+        following.look()
+        return notes
+
+    def _scaling(self, g: Tensor) -> Tensor:
+        """D, flat, as the coming step would have it with this gradient."""
+        parts, start = [], 0
+        for group in self.param_groups:
+            beta, eps = group["betas"][1], group["eps"] * self._following.gradient
+            for p in group["params"]:
+                own = self.state[p]
+                here = g[start : start + own["z"].numel()].view_as(own["z"])
+                start += own["z"].numel()
+                v = beta * own["exp_avg_sq"].to(here) + (1 - beta) * here.square()
+                D = 1 / ((v / (1 - beta ** (float(own["step"]) + 1))).sqrt() + eps)
+                parts.append(torch.where(v > 0, D, torch.zeros_like(D)).reshape(-1))
+        return torch.cat(parts)
+
+    def _size(self) -> float:
+        parts = torch._foreach_norm([real(p.detach()).float() for p in self._params()])
+        return float(torch.linalg.vector_norm(torch.stack([n.cpu() for n in parts])))
+
+    def _keep(self, loss: Loss, batch: Batch) -> None:
+        """The last batches, where BatchNorm's statistics are to be gathered from them."""
+        if self._norms is None:
+            self._norms = norms_in(loss, batch, self._params())
+        if self._norms:
+            self._recent.append((loss, batch))
+
+    @property
+    def rate(self) -> Rate:
+        """The rate in use, with its uncertainty; NaN before the first look."""
+        return self._following.uncertain
+
+    # ---- a step
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; the closure runs once, before it, and its loss is returned."""
+        self._outside("step")
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            self._step()
+        return loss
+
+    def _step(self) -> None:
+        live = [(g, [p for p in g["params"] if p.grad is not None]) for g in self.param_groups]
+        live = [(group, params) for group, params in live if params]
+        if not live:
+            return
+        self._check_observed()
+        grads = [_gradients(group, params) for group, params in live]
+        if math.isnan(self._following.rate) or not math.isfinite(_length(grads)):
+            self._following.skipped += 1
+            return
+        directions = [self._directions(*gp, g) for gp, g in zip(live, grads)]
+        step = self._following.advance(_length(directions))
+        c = self._following.average(max(float(group["lr"]) for group, _ in live))
+        for (group, params), direction in zip(live, directions):
+            self._move(group, params, direction, step, c)
+        self._publish()
+
+    def _check_observed(self) -> None:
+        following = self._following
+        if not following.observed_at:
+            raise RuntimeError(
+                "RateFree: observe was not called, so there is no rate; call opt.observe(loss, batch) between backward and "
+                "step, with each batch"
+            )
+        missed = following.steps - following.observed_at
+        if missed >= 2 * EVERY and missed % (2 * EVERY) == 0:
+            warnings.warn(
+                f"RateFree: observe was not called for {missed:.0f} steps, and the rate follows curvature no more; "
+                "call opt.observe(loss, batch) between backward and step, with each batch",
+                stacklevel=3,
+            )
+
+    def _directions(self, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        """Dg, with the squares of gradients brought up to date; weights that are new begin here."""
+        beta, eps, own = group["betas"][1], group["eps"] * self._following.gradient, [self.state[p] for p in params]
+        for p, o in zip(params, own):
+            if not o["step"]:
+                for name in ("z", "averaged"):
+                    o[name].copy_(real(p))
+            o["step"] += 1
+        squares = [o["exp_avg_sq"] for o in own]
+        torch._foreach_mul_(squares, beta)
+        torch._foreach_addcmul_(squares, grads, grads, 1 - beta)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_div_(roots, [(1 - beta ** float(o["step"])) ** 0.5 for o in own])
+        torch._foreach_add_(roots, max(eps, TINY))
+        return list(torch._foreach_div(grads, roots))
+
+    def _move(self, group: Group, params: list[Tensor], directions: list[Tensor], step: float, c: float) -> None:
+        """z −= step·(Dg + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x."""
+        rate, decay = step * float(group["lr"]), group["weight_decay"]
+        z, x = ([self.state[p][name] for p in params] for name in ("z", "averaged"))
+        y = [real(p) for p in params]
+        if decay:
+            torch._foreach_add_(directions, [w.to(d.dtype) for w, d in zip(y, directions)], alpha=decay)
+        torch._foreach_add_(z, directions, alpha=-rate)
+        torch._foreach_lerp_(x, z, c)
+        torch._foreach_copy_(y, torch._foreach_lerp(x, z, 1 - group["betas"][0]))
+
+    # ---- the averaged weights
+
+    @contextmanager
+    def averaged(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> Iterator[None]:
+        """Within: the averaged weights stand in the model. After: those that train, bit for bit.
+
+        The running statistics of BatchNorm are those of the averaged weights within, gathered on the last batches that were
+        observed, or on `batches` with their `loss`.
+        """
+        if self._inside:
+            yield
+            return
+        recent = self._batches(loss, batches)
+        statistics, trained = Statistics(self._norms or []), [p.detach().clone() for p in self._params()]
+        self._inside = True
+        try:
+            self._put_averaged()
+            statistics.gather(recent)
+            yield
+        finally:
+            self._inside = False
+            statistics.put_back()
+            for p, w in zip(self._params(), trained):
+                p.detach().copy_(w)
+
+    def finish(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> None:
+        """Leave the averaged weights in the model, with BatchNorm's statistics for them; training would go on from there."""
+        self._outside("finish")
+        recent = self._batches(loss, batches)
+        self._put_averaged()
+        Statistics(self._norms or []).gather(recent)
+        for p in self._params():
+            self.state[p]["z"].copy_(self.state[p]["averaged"])
+
+    def _put_averaged(self) -> None:
+        for p in self._params():
+            if self.state[p]["step"]:
+                real(p.detach()).copy_(self.state[p]["averaged"])
+
+    def _batches(self, loss: Loss | None, batches: Iterable[Batch]) -> list[Recent]:
+        """Those to gather statistics on: the given ones, or the last that were observed."""
+        given: list[Recent] = [] if loss is None else [(loss, batch) for batch in batches]
+        if given and self._norms is None:
+            self._norms = norms_in(*given[0], self._params())
+        return given or list(self._recent)
+
+    def _outside(self, name: str) -> None:
+        if self._inside:
+            raise RuntimeError(f"RateFree.{name}: the averaged weights stand in the model; leave averaged() first")
+
+    # ---- checkpoints
+
+    def _params(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _publish(self) -> None:
+        numbers = self._following.tensor()
+        for p in self._params():
+            self.state[p][NUMBERS] = numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """For each parameter z, the averaged weights, squares of gradients, and the filter of the rate."""
+        self._publish()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a checkpoint, in the precision that it was saved in; where it does not fit, nothing changes."""
+        incoming: list[dict[str, Any]] = []
+        handle = self.register_load_state_dict_pre_hook(lambda opt, given: incoming.extend(_checked(self, given)))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+        for p, given in zip(self._params(), incoming):
+            wide = torch.promote_types(real(p.detach()).dtype, torch.float32)
+            for key in TENSORS:  # which torch has cast to the dtype of the parameter
+                self.state[p][key] = given[key].detach().to(p.device, wide, copy=True)
+            self._following = Following.of(given[NUMBERS])
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_following": self._following}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_recent" not in self.__dict__:
+            self._inside = False
+            self._forget()
+
+
+def _gradients(group: Group, params: list[Tensor]) -> list[Tensor]:
+    """Real, in single precision at the least, downwards."""
+    found = []
+    for p in params:
+        assert p.grad is not None
+        if p.grad.is_sparse:
+            raise RuntimeError("RateFree does not take sparse gradients; use sparse=False in the embedding")
+        g = real(p.grad)
+        found.append(g.to(torch.promote_types(g.dtype, torch.float32)))
+    return list(torch._foreach_neg(found)) if group["maximize"] else found
+
+
+def _length(parts: list[list[Tensor]]) -> float:
+    norms = [n for group in parts for n in torch._foreach_norm(group)]
+    place = norms[0].device
+    return float(torch.linalg.vector_norm(torch.stack([n.to(place, small_dtype(place)) for n in norms])))
+
+
+def _finite_or(before: float, now: float) -> float:
+    return now if 0 < now < math.inf else before
+
+
+def _checked(opt: RateFree, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of a checkpoint of this optimizer, for parameters of these shapes."""
+    names = [name for group in state_dict["param_groups"] for name in group["params"]]
+    entries = [state_dict["state"].get(name, {}) for name in names]
+    for name, p, given in zip(names, opt._params(), entries):
+        missing = [key for key in (*TENSORS, NUMBERS) if key not in given]
+        if missing:
+            raise ValueError(
+                f"state_dict: parameter {name} lacks {', '.join(missing)}; is it a checkpoint of RateFree?"
+            )
+        expected, got = tuple(real(p.detach()).shape), tuple(given["z"].shape)
+        if got != expected:
+            raise ValueError(f"state_dict: parameter {name} was saved with shape {got}, expected {expected}")
+    return entries

@@ -13,14 +13,15 @@ from statistics import median
 
 import torch
 
-from infhess.bench.convex_peers import AVERAGED, METHODS, OURS
+from infhess.bench.convex_peers import METHODS, OURS
+from infhess.bench.optimizers import AVERAGED
 from infhess.curvature import Hessian
 from infhess.experiments.curves import EXACT, Curves
 from infhess.experiments.pieces import Piece
 from infhess.experiments.rows import Row
-from infhess.experiments.training import SPACING, curve
+from infhess.experiments.training import curve
 from infhess.experiments.tuned import TUNING_SEED, ends, plain_run
-from infhess.problems.convex import problem
+from infhess.problems.convex import ConvexProblem, problem
 from infhess.problems.shuffled import Shuffled
 
 EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
@@ -132,7 +133,7 @@ def tuning_run(template: Row, budget: int, method: str, value: float) -> list[Ro
     for name in peer.models:
         mine = [r for r in rows if r.method == template.method + name]
         gaps = [min(max((r.loss - best) / (start - best), 1e-8), WORST) for r in mine if r.data_points >= 1000]
-        full = max(len(gaps), round(math.log(budget / 1000) / math.log(SPACING)))
+        full = max(len(gaps), round(math.log(budget / 1000) / math.log(ConvexProblem.spacing)))
         gaps += [WORST] * (full - len(gaps) if mine[-1].data_points < budget else 0)
         scored.append(replace(mine[-1], metric=sum(map(math.log10, gaps)) / max(len(gaps), 1)))
     return scored if scored[0].method == template.method else [replace(scored[0], method=template.method), *scored]

@@ -2,71 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from infhess.bench.optimizers import (
+    AVERAGED,
+    Peer,
+    adam,
+    adam_cosine,
+    alone,
+    momentum,
+    prodigy,
+    schedule_free,
+)
 from infhess.bench.sketchy import sketchy
-from infhess.experiments.training import Method, Training, printed, self_driving, sgd, updated
+from infhess.experiments.training import Training, printed, self_driving, sgd, updated
 from infhess.problems.convex import ConvexProblem
 from infhess.problems.shuffled import Reading
-
-AVERAGED = ", averaged"
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A method with a setting: the values that tuning tries, none where there is nothing to set, and its default if it has one.
-
-    `package` is what has to be installed; `models` the outcomes that tuning chooses among.
-    """
-
-    make: Callable[[float], Method]
-    grid: tuple[float, ...] = ()
-    default: float | None = None
-    models: tuple[str, ...] = ("", AVERAGED)
-    package: str = ""
-
-    @property
-    def missing(self) -> bool:
-        """Whether its package is not here."""
-        return bool(self.package) and importlib.util.find_spec(self.package.split("=")[0].replace("-", "_")) is None
-
-
-class Cosine(Training):
-    """With a rate that falls to zero over the budget, which it has to know."""
-
-    def __init__(self, problem: ConvexProblem, reading: Reading, make: Callable[[Any], torch.optim.Optimizer]) -> None:
-        super().__init__(problem, reading, make)
-        steps = max(1, reading.budget // reading.size)
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps)
-
-    def step(self) -> None:
-        """A step of the optimizer, and one of the schedule."""
-        super().step()
-        self.schedule.step()
-
-
-class ScheduleFree(Training):
-    """Its own average is what it hands over."""
-
-    def __init__(self, problem: ConvexProblem, reading: Reading, make: Callable[[Any], torch.optim.Optimizer]) -> None:
-        self.shown = problem.model()
-        super().__init__(problem, reading, make)
-        self.optimizer.train()  # type: ignore[attr-defined]
-
-    @property
-    def models(self) -> dict[str, nn.Module]:
-        """The weights to evaluate at."""
-        self.optimizer.eval()  # type: ignore[attr-defined]
-        self.shown.load_state_dict(self.model.state_dict())
-        self.optimizer.train()  # type: ignore[attr-defined]
-        return {"": self.shown}
 
 
 class FullBatch:
@@ -115,40 +70,6 @@ class LowRankPsgd:
         self.products += 1
 
 
-def _momentum(rate: float) -> Method:
-    return lambda p, r: Training(p, r, lambda w: torch.optim.SGD(w, lr=rate, momentum=0.9))
-
-
-def _adam(rate: float) -> Method:
-    return lambda p, r: Training(p, r, lambda w: torch.optim.Adam(w, lr=rate))
-
-
-def _adam_cosine(rate: float) -> Method:
-    return lambda p, r: Cosine(p, r, lambda w: torch.optim.Adam(w, lr=rate))
-
-
-def _prodigy(scale: float) -> Method:
-    def make(w: Any) -> torch.optim.Optimizer:
-        from prodigyopt import Prodigy
-
-        return Prodigy(w, lr=1.0, d_coef=scale)  # type: ignore[no-any-return]
-
-    return lambda p, r: Training(p, r, make)
-
-
-def _schedule_free(rate: float, adam: bool) -> Method:
-    def make(w: Any) -> torch.optim.Optimizer:
-        from schedulefree import AdamWScheduleFree, SGDScheduleFree
-
-        return AdamWScheduleFree(w, lr=rate) if adam else SGDScheduleFree(w, lr=rate)  # type: ignore[no-any-return]
-
-    return lambda p, r: ScheduleFree(p, r, make)
-
-
-def _alone(method: Method) -> Callable[[float], Method]:
-    return lambda _: method
-
-
 class VarianceReduced(Training):
     """Self-driving; from the second epoch on with a snapshot an epoch, taken at the average, from which it goes on."""
 
@@ -161,7 +82,7 @@ class VarianceReduced(Training):
     def step(self) -> None:
         """One batch; before it, a snapshot where it is due."""
         if self.reading.points >= self.due:
-            self.model.load_state_dict(self.average.module.state_dict())
+            self.model.load_state_dict(self.models[AVERAGED].state_dict())
             self.snapshot.take(self.reading.epoch())
             self.due = self.reading.points + self.reading.population
         super().step()
@@ -178,23 +99,23 @@ _RATES = tuple(float(f"{10 ** (i / 2):.2g}") for i in range(-9, 5))
 _RHO = tuple(float(f"{10.0**i:g}") for i in range(-6, 3))
 
 METHODS: dict[str, Peer] = {
-    OURS: Peer(_alone(self_driving()), models=(AVERAGED,)),
-    UPDATED: Peer(_alone(updated()), models=(AVERAGED,)),
-    REDUCED: Peer(_alone(VarianceReduced), models=(AVERAGED,)),
+    OURS: Peer(alone(self_driving()), models=(AVERAGED,)),
+    UPDATED: Peer(alone(updated()), models=(AVERAGED,)),
+    REDUCED: Peer(alone(VarianceReduced), models=(AVERAGED,)),
     PAPER: Peer(printed, _RATES),
     SKETCHY: Peer(partial(sketchy, 10), _RHO, 1e-3),
     SKETCHY32: Peer(partial(sketchy, 32), _RHO),
     "sgd": Peer(sgd, _RATES),
-    "momentum .9": Peer(_momentum, _RATES),
-    ADAM: Peer(_adam, _RATES[3:11], 1e-3),
-    "Adam, cosine": Peer(_adam_cosine, _RATES[3:11], models=("",)),
-    "schedule-free sgd": Peer(partial(_schedule_free, adam=False), _RATES, 1.0, ("",), "schedulefree"),
-    "schedule-free AdamW": Peer(partial(_schedule_free, adam=True), _RATES[3:11], 0.0025, ("",), "schedulefree"),
-    "Prodigy": Peer(_prodigy, (0.1, 0.3, 3.0, 10.0), 1.0, package="prodigyopt"),
+    "momentum .9": Peer(momentum, _RATES),
+    ADAM: Peer(adam, _RATES[3:11], 1e-3),
+    "Adam, cosine": Peer(adam_cosine, _RATES[3:11], models=("",)),
+    "schedule-free sgd": Peer(partial(schedule_free, adam=False), _RATES, 1.0, ("",), "schedulefree"),
+    "schedule-free AdamW": Peer(partial(schedule_free, adam=True), _RATES[3:11], 0.0025, ("",), "schedulefree"),
+    "Prodigy": Peer(prodigy, (0.1, 0.3, 3.0, 10.0), 1.0, package="prodigyopt"),
     "PSGD, low rank 10": Peer(
         lambda rate: partial(LowRankPsgd, rate=rate), (0.003, 0.03, 0.1, 0.3, 1.0), 0.01, ("",), "psgd-torch"
     ),
-    "L-BFGS, full batch": Peer(_alone(FullBatch), models=("",)),
+    "L-BFGS, full batch": Peer(alone(FullBatch), models=("",)),
 }
 
 

@@ -308,39 +308,72 @@ def convex(
 
 @bench.command()
 def deep(
-    out: Annotated[Path | None, typer.Option("--out", help="Folder; by default runs/bench-deep-cost|safety.")] = None,
-    seed: Seed = 0,
-    fresh: Fresh = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder; by default runs/bench-deep[-tuning|-cost|-safety].")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 3,
+    tune: Annotated[bool, typer.Option("--tune", help="Find the best rates of sgd, momentum and Adam.")] = False,
     cost: Annotated[bool, typer.Option("--cost", help="What a step and an estimate cost on the paper's net.")] = False,
     safety: Annotated[bool, typer.Option("--safety", help="The paper's net from rates of 1e-6 to 100.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A narrow copy of the net.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two problems, 100 steps, one seed.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="The paper's net at its full width too.")] = False,
+    fresh: Fresh = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """The optimizer in nets: what it costs beside its base, and whether any rate to start from is safe.
+    """Nets: ours and what users would pick instead, from any rate and in any units; or what the optimizer costs.
 
-    Example: `infhess bench deep --cost --out runs/cost`
+    Example: `infhess bench deep --seed 100 --data-dir data`
     """
     with remedies():
-        from infhess._files import atomic
-        from infhess.bench import cost as costs
-        from infhess.bench import safety as starts
+        from infhess.bench import deep as comparison
+        from infhess.bench import deep_peers, deep_results
         from infhess.cli import show
         from infhess.data import use
+        from infhess.experiments import plots
         from infhess.experiments.rows import RowFile
 
-        if cost == safety:
-            raise ValueError("expected one of --cost and --safety")
+        if tune + cost + safety > 1:
+            raise ValueError("expected at most one of --tune, --cost and --safety")
         use(data_dir)
-        folder = out or Path(f"runs/bench-deep-{'cost' if cost else 'safety'}")
-        file = RowFile(folder, fresh=fresh, seed=seed)
-        # Times are taken one after the other, in this process.
-        comparison, hands = (costs, 1) if cost else (starts, workers)
-        show.run(list(comparison.pieces(seed, quick=quick)), file, hands)
-        text = comparison.markdown(file.rows)
-        with atomic(folder / "summary.md") as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        typer.echo(f"{text}\nrows: {file.path}\nsummary: {folder / 'summary.md'}")
+        if cost or safety:
+            _optimizer_in_nets(out, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
+            return
+        plots.require()
+        for method, package in deep_peers.missing().items():
+            typer.echo(f"not installed, so not run: {method} (pip install '{package}')")
+        folder = out or Path("runs/bench-deep-tuning" if tune else "runs/bench-deep")
+        file = RowFile(folder, fresh=fresh)
+        names, steps = comparison.names(quick=quick, full=full), 100 if quick else 0
+        if tune:
+            show.run(list(comparison.tuning(names, steps=steps)), file, workers)
+            typer.echo(f"rows: {file.path}\nsettings: {deep_results.write_settings(file.rows, folder)}")
+            return
+        reported = list(range(seed, seed + (1 if quick else seeds)))
+        for pieces in (comparison.pieces, comparison.starts, comparison.units):
+            show.run(list(pieces(names, reported, steps=steps)), file, workers)
+        text = deep_results.write(file.rows, reported, folder)
+        typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
+
+
+def _optimizer_in_nets(out: Path | None, seed: int, *, cost: bool, quick: bool, fresh: bool, workers: int) -> None:
+    """What it costs beside its base, or whether any rate to start from is safe, on the paper's net."""
+    from infhess._files import atomic
+    from infhess.bench import cost as costs
+    from infhess.bench import safety as starts
+    from infhess.cli import show
+    from infhess.experiments.rows import RowFile
+
+    folder = out or Path(f"runs/bench-deep-{'cost' if cost else 'safety'}")
+    file = RowFile(folder, fresh=fresh, seed=seed)
+    # Times are taken one after the other, in this process.
+    comparison, hands = (costs, 1) if cost else (starts, workers)
+    show.run(list(comparison.pieces(seed, quick=quick)), file, hands)
+    text = comparison.markdown(file.rows)
+    with atomic(folder / "summary.md") as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    typer.echo(f"{text}\nrows: {file.path}\nsummary: {folder / 'summary.md'}")
 
 
 @data.command("list")

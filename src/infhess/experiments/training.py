@@ -6,19 +6,39 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from infhess.experiments.rows import Row
-from infhess.optim import Preconditioned, Report
-from infhess.problems.convex import ConvexProblem
+from infhess.optim import Preconditioned, RateReport, Report
 from infhess.problems.shuffled import Reading, Shuffled
 
-# Losses are evaluated each time so many times more data points were read.
-SPACING = 1.07
+
+class Problem(Protocol):
+    """What methods are run on: a model, a loss of batches, and values over the data."""
+
+    spacing: ClassVar[float]
+    averages: ClassVar[bool]
+    price: ClassVar[float]  # of a product, in gradients, where the budget is one of work; 0 where it is one of data
+
+    @property
+    def data(self) -> tuple[Tensor, Tensor]:
+        """To train on."""
+
+    def model(self) -> nn.Module:
+        """At the start."""
+
+    def loss(self, model: nn.Module) -> Callable[[tuple[Tensor, Tensor]], Tensor]:
+        """Batch ↦ mean loss of the model."""
+
+    def value(self, model: nn.Module) -> float:
+        """The training objective."""
+
+    def tested(self, model: nn.Module) -> float:
+        """On data held back."""
 
 
 class Run(Protocol):
@@ -38,26 +58,29 @@ class Run(Protocol):
         """Read, and move."""
 
 
-Method = Callable[[ConvexProblem, Reading], Run]
+Method = Callable[[Any, Reading], Run]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Training:
     """A torch optimizer in an ordinary loop; the last iterate and the average of iterates by torch's AveragedModel.
 
-    The average weighs recent iterates more: w̄ += 4/(t+4) (w − w̄).
+    The average weighs recent iterates more: w̄ += 4/(t+4) (w − w̄). Problems that do without have none.
     """
 
-    def __init__(self, problem: ConvexProblem, reading: Reading, make: MakeOptimizer) -> None:
+    average: AveragedModel | None = None
+
+    def __init__(self, problem: Problem, reading: Reading, make: MakeOptimizer) -> None:
         self.model = problem.model()
         self.loss, self.reading, self.products, self.product_points = problem.loss(self.model), reading, 0, 0
-        self.average = AveragedModel(self.model, avg_fn=lambda mean, new, t: mean + 4 / (t + 4) * (new - mean))
+        if problem.averages:
+            self.average = AveragedModel(self.model, avg_fn=lambda mean, new, t: mean + 4 / (t + 4) * (new - mean))
         self.optimizer = make(list(self.model.parameters()))
 
     @property
     def models(self) -> dict[str, nn.Module]:
         """The last iterate, and the average."""
-        return {"": self.model, ", averaged": self.average.module}
+        return {"": self.model} | ({", averaged": self.average.module} if self.average else {})
 
     def step(self) -> None:
         """One batch, one step."""
@@ -66,12 +89,13 @@ class Training:
         self.loss(batch).backward()  # type: ignore[no-untyped-call]
         self.observe(batch)
         self.optimizer.step()
-        self.average.update_parameters(self.model)
+        if self.average:
+            self.average.update_parameters(self.model)
 
     def observe(self, batch: tuple[Tensor, Tensor]) -> None:
         """Between backward and step."""
 
-    def count(self, report: Report | None) -> None:
+    def count(self, report: Report | RateReport | None) -> None:
         """Products, in those with a batch of the stream's size."""
         if report:
             self.product_points += report.product_points
@@ -136,7 +160,7 @@ def self_driving() -> Method:
     return lambda problem, reading: SelfDriving(problem, reading, lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0)))
 
 
-def curve(problem: ConvexProblem, method: Method, template: Row, budget: int, only: str | None = None) -> list[Row]:
+def curve(problem: Problem, method: Method, template: Row, budget: int, only: str | None = None) -> list[Row]:
     """Rows of one run until its budget of data points is read: loss over all the data, metric on what was held back.
 
     All models that the method would hand over, each as a curve of its own; or the `only` one, under the method's name.
@@ -149,7 +173,7 @@ def curve(problem: ConvexProblem, method: Method, template: Row, budget: int, on
     start, rows = problem.value(problem.model()), []
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(template.seed)  # some methods draw from it
-        for run, seconds in _stops(problem, method, reading):
+        for run, seconds in stops(problem, method, reading):
             models = run.models if only is None else {"": run.models[only]}
             now = replace(template, data_points=reading.points, products=run.products, seconds=float(f"{seconds:.4g}"))
             rows += [
@@ -160,20 +184,27 @@ def curve(problem: ConvexProblem, method: Method, template: Row, budget: int, on
     return rows
 
 
-def _stops(problem: ConvexProblem, method: Method, reading: Reading) -> Iterator[tuple[Run, float]]:
+def stops(problem: Problem, method: Method, reading: Reading) -> Iterator[tuple[Run, float]]:
     """The run each time that enough was read since, and the seconds that it took so far."""
     began = time.perf_counter()
     run = method(problem, reading)
     seconds, mark = time.perf_counter() - began, 0.0
-    while reading.points < reading.budget:
+    done = False
+    while not done:
         began = time.perf_counter()
         run.step()
         seconds += time.perf_counter() - began
-        if reading.points >= mark or reading.points >= reading.budget:
-            mark = reading.points * SPACING
+        done = spent(problem, run, reading) >= reading.budget
+        if reading.points >= mark or done:
+            mark = reading.points * problem.spacing
             yield run, seconds
 
 
-def _evaluated(problem: ConvexProblem, model: nn.Module, row: Row) -> Row:
+def spent(problem: Problem, run: Run, reading: Reading) -> float:
+    """Of the budget: data points read, and products at their price."""
+    return reading.points + problem.price * run.products * reading.size
+
+
+def _evaluated(problem: Problem, model: nn.Module, row: Row) -> Row:
     loss = problem.value(model)
     return replace(row, loss=float(f"{loss:.10g}") if math.isfinite(loss) else math.inf, metric=problem.tested(model))

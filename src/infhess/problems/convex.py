@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +54,11 @@ class ConvexProblem:
     l2: float = 0.0
     outputs: int = 1
     test: Data | None = None
+
+    # Rows are written each time so many times more points were read; iterates are averaged beside a method.
+    spacing: ClassVar[float] = 1.07
+    averages: ClassVar[bool] = True
+    price: ClassVar[float] = 0.0  # budgets are of data points
 
     def model(self) -> nn.Linear:
         """At the start."""

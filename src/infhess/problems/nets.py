@@ -1,9 +1,11 @@
-"""The net of the paper's appendix, and narrow copies of it."""
+"""The net of the paper's appendix with narrow copies of it, and other small nets."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 def paper_net(width: float = 1.0, *, xavier: bool = False) -> nn.Module:
@@ -23,3 +25,84 @@ def paper_net(width: float = 1.0, *, xavier: bool = False) -> nn.Module:
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(torch.as_tensor(layer.bias))
     return net
+
+
+def mlp(*sizes: int, between: type[nn.Module] = nn.ReLU) -> list[nn.Module]:
+    """Dense layers of these sizes, with a nonlinearity between them."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), between()]
+    return layers[:-1]
+
+
+def digit_net() -> nn.Module:
+    """Two convolutions and two dense layers, for 28×28 images."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), *mlp(256, 64, 10),
+    )  # fmt: skip
+
+
+def batch_norm_net() -> nn.Module:
+    """Three convolutions with batch normalisation, for 32×32 images."""
+    layers: list[nn.Module] = []
+    for before, after in ((3, 16), (16, 32), (32, 64)):
+        layers += [
+            nn.Conv2d(before, after, 3, padding=1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1024, 10))
+
+
+class CharTransformer(nn.Module):
+    """Letters to logits of the next one: two blocks of causal attention and a dense layer each, normalised before."""
+
+    def __init__(self, letters: int, length: int, width: int = 32, heads: int = 4, blocks: int = 2) -> None:
+        super().__init__()
+        self.letters, self.places = nn.Embedding(letters, width), nn.Parameter(0.02 * torch.randn(length, width))
+        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(blocks))
+        self.out = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, letters))
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """(n, length) ↦ (n, length, letters)."""
+        x = self.letters(codes) + self.places[: codes.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.out(x)
+        return logits
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.first, self.second = heads, nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mix, self.back = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.dense = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, length, width = x.shape
+        parts = self.mix(self.first(x)).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = parts.unbind(0)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.back(mixed.transpose(1, 2).reshape(n, length, width))
+        out: Tensor = x + self.dense(self.second(x))
+        return out
+
+
+class CharGru(nn.Module):
+    """Letters to logits of the next one by a recurrent net."""
+
+    def __init__(self, letters: int, width: int = 64) -> None:
+        super().__init__()
+        self.letters, self.gru, self.out = (
+            nn.Embedding(letters, width),
+            nn.GRU(width, width, batch_first=True),
+            nn.Linear(width, letters),
+        )
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """(n, length) ↦ (n, length, letters)."""
+        logits: Tensor = self.out(self.gru(self.letters(codes))[0])
+        return logits

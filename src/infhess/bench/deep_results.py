@@ -1,0 +1,287 @@
+"""What the bench of nets found: who ends lower, the targets, tables, figures and a page."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from infhess._files import atomic
+from infhess._version import __version__
+from infhess.bench.deep import EXPERIMENT, RATE, RATES, STARTS, UNITS, best_settings
+from infhess.bench.deep_peers import ADAM, AROUND, OURS, SCHEDULE_FREE, SGD, missing
+from infhess.bench.inference import Target, at_most, table
+from infhess.experiments import panels, plots
+from infhess.experiments.curves import Curves, listed
+from infhess.experiments.page import Figure, Page
+from infhess.experiments.panels import Line
+from infhess.experiments.rows import Row
+from infhess.problems.deep import NetProblem, net_problem
+
+COLOURS = {
+    OURS: (plots.BLUE, "-"), AROUND["Adam"]: (plots.BLUE, ":"), AROUND["sgd"]: (plots.BLUE, "--"),
+    ADAM: (plots.ORANGE, "-"), f"{ADAM}, tuned": (plots.ORANGE, "--"), SCHEDULE_FREE: (plots.GREEN, "-"),
+    "Prodigy": (plots.PURPLE, "-"), f"{SGD}, tuned": (plots.GREY, "-"), "paper, as printed": (plots.GREY, "--"),
+}  # fmt: skip
+AXES: dict[str, tuple[panels.Value, panels.Value]] = {
+    "work": (lambda r: r.data_points + NetProblem.price * r.products * r.batch_size, lambda r: min(r.loss, 1e6)),
+    "seconds": (lambda r: r.seconds, lambda r: min(r.loss, 1e6)),
+    "data points": (lambda r: r.data_points, lambda r: min(r.metric, 1e6)),
+}
+# Runs of so many steps are long enough for the bound on extra cost.
+LONG, EXTRA = 1000, 0.06
+DROPPED: tuple[str, ...] = ()
+
+
+class Nets:
+    """Rows of one kind as runs, and what they end with."""
+
+    def __init__(self, rows: Sequence[Row], seeds: Sequence[int]) -> None:
+        self.rows = [r for r in rows if r.seed in seeds]
+        self.curves = Curves([r for r in self.rows if r.experiment == EXPERIMENT])
+        self.problems = list(dict.fromkeys(r.problem for r in self.curves.rows))
+
+    def runs(self, name: str, method: str) -> list[list[Row]]:
+        """One list of rows a seed."""
+        return self.curves.runs(name, method, net_problem(name).batch)
+
+    def methods(self, name: str) -> list[str]:
+        """That were run."""
+        return [m for m in self.curves.methods(name, net_problem(name).batch) if not m.endswith(RATE)]
+
+    def ends(self, name: str, method: str) -> list[Row]:
+        """The last row of each seed."""
+        return [run[-1] for run in self.runs(name, method)]
+
+    def objective(self, name: str, method: str) -> float:
+        """At the end, the mean over seeds; infinite where a run was lost, NaN where there is none."""
+        ends = self.ends(name, method)
+        return fmean(r.loss for r in ends) if ends else math.nan
+
+    def tested(self, name: str, method: str) -> float:
+        """The test loss, likewise."""
+        ends = self.ends(name, method)
+        return fmean(r.metric for r in ends) if ends else math.nan
+
+    def of(self, experiment: str, name: str, method: str) -> list[Row]:
+        """Rows of another experiment, one a seed."""
+        return [r for r in self.rows if (r.experiment, r.problem, r.method) == (experiment, name, method)]
+
+
+def write_settings(rows: Sequence[Row], folder: Path) -> Path:
+    """The best rates of a tuning run, in the form in which they come with the package."""
+    with atomic(folder / "tuned-deep.json") as temporary:
+        temporary.write_text(json.dumps(dict(sorted(best_settings(rows).items())), indent=0) + "\n", encoding="utf-8")
+    return folder / "tuned-deep.json"
+
+
+def write(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
+    """summary.md, targets.md, table.md, figures and report.html; returns the first two."""
+    nets = Nets(rows, seeds)
+    parts = {
+        "summary": summary(nets),
+        "targets": table(targets(nets)),
+        "table": everything(nets),
+        "starts": starts(nets),
+    }
+    for name, text in parts.items():
+        with atomic(folder / f"{name}.md") as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    titles = {"summary": "At the end", "targets": "Targets", "starts": "From any rate", "table": "All methods"}
+    Page(
+        "Nets without a rate, head to head",
+        f"infhess {__version__} and what users would pick instead: infhess bench deep --seed {seeds[0]}",
+        (),
+        [_losses(nets, folder), _rates(nets, folder)],
+        notes(nets, seeds),
+        [(title, _cells(parts[name])) for name, title in titles.items()],
+    ).write(folder / "report.html")
+    return f"{parts['summary']}\n{parts['targets']}"
+
+
+def summary(nets: Nets) -> str:
+    """Training objective (test loss) at the end."""
+    shown = (OURS, ADAM, f"{ADAM}, tuned", SCHEDULE_FREE, f"{SGD}, tuned")
+    lines = [
+        f"| problem | {' | '.join(shown)} | best of all others at their defaults |",
+        "|---" * (len(shown) + 2) + "|",
+    ]
+    for name in nets.problems:
+        others = [m for m in nets.methods(name) if not (m.startswith("ours") or m.endswith("tuned"))]
+        best = min(others, key=lambda m: nets.objective(name, m), default="")
+        cells = [_pair(nets, name, m) for m in shown]
+        lines.append(f"| {name}{_unseen(name)} | {' | '.join(cells)} | {best} {_pair(nets, name, best)} |")
+    return "\n".join([*lines, "", "† not run in development.", ""])
+
+
+def _unseen(name: str) -> str:
+    return "" if net_problem(name).seen else " †"
+
+
+def _pair(nets: Nets, name: str, method: str) -> str:
+    return f"{_shown(nets.objective(name, method))} ({_shown(nets.tested(name, method))})"
+
+
+def _shown(x: float) -> str:
+    return "lost" if math.isinf(x) else "–" if math.isnan(x) else f"{x:.3g}" if abs(x) < 10 else f"{x:.1f}"
+
+
+def everything(nets: Nets) -> str:
+    """All methods: objective and test loss at the end."""
+    methods = list(dict.fromkeys(m for name in nets.problems for m in nets.methods(name)))
+    lines = [f"| method | {' | '.join(nets.problems)} |", "|---" * (len(nets.problems) + 1) + "|"]
+    lines += [f"| {m} | {' | '.join(_pair(nets, name, m) for name in nets.problems)} |" for m in methods]
+    return "\n".join(lines) + "\n"
+
+
+def starts(nets: Nets) -> str:
+    """Objective at the end by the rate that the base was made with: mean over seeds."""
+    lines = [
+        f"| problem, base | {' | '.join(f'{r:g}' for r in RATES)} | seeds differ by | rival |",
+        "|---" * (len(RATES) + 3) + "|",
+    ]
+    for name in nets.problems:
+        for base, rival in RIVALS.items():
+            found = [nets.of(STARTS, name, f"{AROUND[base]}, from {rate:g}") for rate in RATES]
+            if any(found):
+                means = (_shown(fmean(r.loss for r in rows)) if rows else "–" for rows in found)
+                beside = f"{rival} {_shown(nets.objective(name, rival))}"
+                lines.append(f"| {name}, {base} | {' | '.join(means)} | {_shown(_noise(found))} | {beside} |")
+    return "\n".join(lines) + "\n"
+
+
+# What `Preconditioned` around a base is to be level with.
+RIVALS = {"Adam": ADAM, "momentum .9": "momentum .9, tuned", "sgd": f"{SGD}, tuned"}
+
+
+def _noise(found: Sequence[Sequence[Row]]) -> float:
+    """The standard deviation over seeds, pooled over rates."""
+    spreads = [stdev(r.loss for r in rows) for rows in found if len(rows) > 1 and all(r.loss < math.inf for r in rows)]
+    return fmean(s**2 for s in spreads) ** 0.5 if spreads else math.nan
+
+
+def targets(nets: Nets) -> list[Target]:
+    """What was aimed at, and what came."""
+    found = []
+    for what, measure in (("training objective", nets.objective), ("test loss", nets.tested)):
+        for rival, bound in ((ADAM, 0), (SCHEDULE_FREE, 1)):
+            behind = [n for n in nets.problems if not measure(n, OURS) < measure(n, rival)]
+            title = f"problems of {len(nets.problems)} where RateFree is behind {rival}'s default in {what}"
+            found.append(_none_of(title, behind, bound))
+    return [*found, *_costs(nets), *_units(nets), *_starts(nets)]
+
+
+def _none_of(what: str, names: Sequence[str], most: int = 0) -> Target:
+    return at_most(f"{what} ({listed(names)})" if names else what, len(names), most)
+
+
+def _costs(nets: Nets) -> list[Target]:
+    """In long runs: products at their price over gradients, and seconds a data point over those of Adam."""
+    found = []
+    for name in nets.problems:
+        problem, ours, adam = net_problem(name), nets.ends(name, OURS), nets.ends(name, ADAM)
+        if problem.steps < LONG or not (ours and adam):
+            continue
+        extra = fmean(NetProblem.price * r.products * r.batch_size / r.data_points for r in ours)
+        found.append(at_most(f"{name}: extra gradients of RateFree", extra, EXTRA))
+        seconds = fmean(r.seconds / r.data_points for r in ours) / fmean(r.seconds / r.data_points for r in adam) - 1
+        found.append(at_most(f"{name}: extra seconds of RateFree over Adam", seconds, EXTRA))
+    return found
+
+
+def _units(nets: Nets) -> list[Target]:
+    """Objective with the loss or the weights in other units over that in the usual ones, at worst."""
+    found = []
+    for name in nets.problems:
+        for what in ("loss", "weights"):
+            usual = [r.loss for r in nets.of(UNITS, name, f"{what} × 1")]
+            other = [r.loss for s in ("0.001", "1000") for r in nets.of(UNITS, name, f"{what} × {s}")]
+            if usual and other:
+                worst = max(other) / fmean(usual)
+                found.append(
+                    at_most(f"{name}: objective with {what} × 1e-3 or 1e3 over the usual, at worst", worst, 1.5)
+                )
+    return found
+
+
+def _starts(nets: Nets) -> list[Target]:
+    """From any rate: none lost, rates within the noise of seeds, and level with the rival."""
+    found = []
+    for base, rival in RIVALS.items():
+        rows = {n: [nets.of(STARTS, n, f"{AROUND[base]}, from {rate:g}") for rate in RATES] for n in nets.problems}
+        rows = {n: runs for n, runs in rows.items() if all(runs)}
+        if not rows:
+            continue
+        lost = sum(not r.loss < nets.runs(n, ADAM)[0][0].loss for n, runs in rows.items() for run in runs for r in run)
+        found.append(at_most(f"around {base}: runs lost, of {sum(len(r) for v in rows.values() for r in v)}", lost, 0))
+        apart = [n for n, runs in rows.items() if not _spread(runs) <= 2 * _noise(runs)]
+        found.append(_none_of(f"around {base}: problems where rates differ by over two deviations of seeds", apart))
+        behind = [n for n, runs in rows.items() if not _mean(runs) <= nets.objective(n, rival) + 2 * _noise(runs)]
+        found.append(_none_of(f"around {base}: problems where it is not level with {rival}", behind))
+    return found
+
+
+def _mean(runs: Sequence[Sequence[Row]]) -> float:
+    return fmean(r.loss for run in runs for r in run)
+
+
+def _spread(runs: Sequence[Sequence[Row]]) -> float:
+    """The largest difference of a rate from the mean of all."""
+    return max(abs(fmean(r.loss for r in run) - _mean(runs)) for run in runs)
+
+
+def _cells(markdown: str) -> list[list[str]]:
+    lines = [line for line in markdown.splitlines() if line.startswith("|") and not line.startswith("|--")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def _losses(nets: Nets, folder: Path) -> Figure:
+    fig, grid = panels.grid(len(nets.problems), 3, height=2.4, share=False)
+    for row, name in zip(grid, nets.problems):
+        for ax, (label, (x, y)) in zip(row, AXES.items()):
+            for method, (colour, dashes) in COLOURS.items():
+                panels.draw(ax, Line(method, colour, nets.runs(name, method), dashes), x, y)
+            ax.set(xscale="log", yscale="log", xlabel=label)
+        row[0].set_ylabel(f"{name}\nobjective", fontsize=7)
+        row[2].set_ylabel("test loss", fontsize=7)
+    path = panels.save(fig, grid, folder / "deep.svg", columns=3)
+    caption = "Training objective against work and seconds, and test loss against data points; thin lines are seeds."
+    return Figure(path, caption)
+
+
+def _rates(nets: Nets, folder: Path) -> Figure:
+    """The rate found over time, with its uncertainty."""
+    columns = 3
+    fig, grid = panels.grid(-(-len(nets.problems) // columns), columns, height=2.2, share=False)
+    for ax, name in zip(grid.flat, nets.problems):
+        for run in nets.runs(name, OURS + RATE):
+            points = [r.data_points / r.batch_size for r in run]
+            ax.plot(
+                points, [r.loss for r in run], color=plots.BLUE, linewidth=1, label="rate of RateFree, a line a seed"
+            )
+            low, high = ([r.loss * math.exp(s * 2 * r.metric) for r in run] for s in (-1, 1))
+            ax.fill_between(
+                points, low, high, color=plots.BLUE, alpha=0.15, linewidth=0, label="two standard deviations"
+            )
+        ax.set(xscale="log", yscale="log", xlabel="steps", title=name)
+    return Figure(panels.save(fig, grid, folder / "rates.svg"), "The rate that RateFree found, over time.")
+
+
+def notes(nets: Nets, seeds: Sequence[int]) -> list[str]:
+    """How it was done, and what does not show in the figures."""
+    seen = [n for n in nets.problems if net_problem(n).seen]
+    new = [n for n in nets.problems if not net_problem(n).seen]
+    return [
+        f"Means over seeds {seeds[0]} to {seeds[-1]}. Development looked at seeds 0 to 2 of {listed(seen)}; "
+        + (f"it never ran {listed(new)}." if new else ""),
+        "Equal budgets in gradients: a product, with the graph that it needs, is charged as two and a half gradients, so "
+        "methods with products make fewer steps. The objective is that of the first 2,000 training points, the test loss that "
+        "of 2,000 held back (500 windows of text).",
+        "Peers run at their defaults (sgd and momentum at PyTorch's, 1e-3; the paper's method from 1e-2); sgd, momentum and "
+        "Adam also at the best rate of a grid on a seed of its own (infhess bench deep --tune; benchmarks/deep-tuning). "
+        "Averages of schedule-free methods, like ours, have BatchNorm's statistics gathered anew on the last 16 batches.",
+        *DROPPED,
+        *(f"Not installed, so not run: {method} ({package})." for method, package in missing().items()),
+    ]

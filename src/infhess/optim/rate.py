@@ -141,6 +141,11 @@ class Following(Scalars):
         self.length = usual + (1 - MEMORY) * (share * length - usual)
         return self.rate * share
 
+    def skip(self) -> None:
+        """A step that is not made; the next batch may be looked at again."""
+        self.skipped += 1
+        self.observed, self.observed_at = 0.0, self.steps
+
     def average(self, scale: float) -> float:
         """The weight c of the newest iterate in the average, c = m²/Σm² with m the largest rate so far."""
         self.largest = max(self.largest, scale * self.rate)

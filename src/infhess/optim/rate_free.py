@@ -167,8 +167,7 @@ class RateFree(torch.optim.Optimizer):
         return torch.cat(parts)
 
     def _size(self) -> float:
-        parts = torch._foreach_norm([real(p.detach()).float() for p in self._params()])
-        return float(torch.linalg.vector_norm(torch.stack([n.cpu() for n in parts])))
+        return _length([[real(p.detach()) for p in self._params()]])
 
     def _keep(self, loss: Loss, batch: Batch) -> None:
         """The last batches, where BatchNorm's statistics are to be gathered from them."""
@@ -203,7 +202,7 @@ class RateFree(torch.optim.Optimizer):
         self._check_observed()
         grads = [_gradients(group, params) for group, params in live]
         if math.isnan(self._following.rate) or not math.isfinite(_length(grads)):
-            self._following.skipped += 1
+            self._following.skip()
             return
         directions = [self._directions(*gp, g) for gp, g in zip(live, grads)]
         step = self._following.advance(_length(directions))
@@ -287,6 +286,15 @@ class RateFree(torch.optim.Optimizer):
         Statistics(self._norms or []).gather(recent)
         for p in self._params():
             self.state[p]["z"].copy_(self.state[p]["averaged"])
+
+    def resume(self) -> None:
+        """Put the weights that train into the model: after a checkpoint in which its file holds the averaged ones."""
+        self._outside("resume")
+        for group in self.param_groups:
+            for p in group["params"]:
+                own = self.state[p]
+                if own["step"]:
+                    real(p.detach()).copy_(torch.lerp(own["averaged"], own["z"], 1 - group["betas"][0]))
 
     def _put_averaged(self) -> None:
         for p in self._params():

@@ -1,0 +1,186 @@
+"""The bench of nets: counting to the point, budgets, problems, CDAT as published, and the whole of it in small."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from infhess.bench import deep, deep_results
+from infhess.bench.cdat import Cdat
+from infhess.bench.deep_peers import ADAM, METHODS, OURS, missing
+from infhess.data import digits
+from infhess.experiments.pieces import run as run_pieces
+from infhess.experiments.rows import Row, RowFile
+from infhess.experiments.training import Training
+from infhess.problems import deep as problems
+from infhess.problems.deep import DEEP, NetProblem, net_problem
+from infhess.problems.nets import CharGru, CharTransformer, batch_norm_net, digit_net
+from infhess.problems.shuffled import Reading, Shuffled
+from infhess.problems.text import ALPHABET, generated
+from test_reproduce import Counting
+
+
+def images():
+    x, y = digits()
+    x = x.flatten(1).float() / 16
+    return (x[:600], y[:600]), (x[600:900], y[600:900])
+
+
+def small(**options):
+    settings = {"batch": 20, "steps": 40, **options}
+    return NetProblem(
+        lambda: nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10)), images, **settings
+    )
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setitem(DEEP, "tiny", small())
+    net_problem.cache_clear()
+    yield "tiny"
+    net_problem.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of peers
+@pytest.mark.parametrize("method", METHODS)
+def test_rows_count_what_was_read_to_the_point_and_budgets_are_equal(method, monkeypatch):
+    peer, problem = METHODS[method], small()
+    if peer.missing:
+        pytest.skip(f"{peer.package} is not installed")
+    monkeypatch.setattr("infhess.bench.deep.Shuffled", Counting)
+    Counting.read = 0
+    rows = deep.curve(problem, peer.make(peer.default or 0.0), Row("e", "p", "m", 3, 20))
+    end = [r for r in rows if r.method == "m"][-1]
+    assert end.data_points == Counting.read
+    work = end.data_points + problem.price * end.products * 20
+    assert work >= 40 * 20
+    most = 5 * problem.price * 20 * (60 if "paper" in method else 6)  # the last piece of work may go beyond
+    assert work <= 40 * 20 + most
+    assert end.loss < rows[0].loss or method in ("sgd", "D-Adaptation", "DoG", "Prodigy", "momentum .9")
+
+
+def test_all_methods_start_from_the_same_net():
+    firsts = set()
+    for method in (OURS, ADAM, "schedule-free AdamW"):
+        if METHODS[method].missing:
+            continue
+        problem = small()
+        torch.manual_seed(5)
+        run = METHODS[method].make(1e-3)(problem, Reading(Shuffled(problem.data, 20, torch.Generator())))
+        assert isinstance(run, Training)
+        firsts.add(float(run.model[0].weight.detach().sum()))
+    assert len(firsts) == 1
+
+
+def test_cdat_is_the_published_rule():
+    x = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
+    y = x @ torch.tensor([[1.0], [2.0], [3.0]])
+    problem = NetProblem(
+        lambda: nn.Linear(3, 1, bias=False), lambda: ((x, y), (x, y)), nn.functional.mse_loss, batch=30
+    )
+    torch.manual_seed(1)
+    run = Cdat(problem, Reading(Shuffled(problem.data, 30, torch.Generator().manual_seed(0))))
+    w, H = run.model.weight.detach().clone()[0], 2 * x.mT @ x / 30
+    m = v = torch.zeros(3)
+    above = below = 0.0
+    for t in range(1, 4):
+        g = H @ w - 2 * x.mT @ y[:, 0] / 30
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        u = m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        above, below = 0.9 * above + 0.1 * max(float(g @ u), 0), 0.9 * below + 0.1 * abs(float(u @ H @ u))
+        w = w - 2 * above / below * u
+        run.step()
+        torch.testing.assert_close(run.model.weight.detach()[0], w, rtol=1e-4, atol=1e-4)
+    assert run.products == 3
+
+
+def test_other_units_are_the_same_function():
+    torch.manual_seed(0)
+    net = digit_net()
+    x = torch.randn(2, 1, 28, 28)
+    before = net(x)
+    torch.testing.assert_close(deep.InUnits(net, 1e3)(x), before, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["loss", "weights"])
+def test_other_units_train_alike(what, tiny):
+    ends = [deep.rescaled(Row("e", tiny, "m", 0, 20), what, scale, 40)[0].loss for scale in (1e-3, 1.0, 1e3)]
+    assert max(ends) < 1.1 * min(ends)
+
+
+def test_nets_map_shapes_and_attend_to_the_past_alone():
+    assert batch_norm_net()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert digit_net()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    for net in (CharTransformer(5, 8), CharGru(5)):
+        codes = torch.randint(5, (2, 8))
+        later = codes.clone()
+        later[:, -1] = (later[:, -1] + 1) % 5
+        a, b = net(codes), net(later)
+        assert a.shape == (2, 8, 5)
+        torch.testing.assert_close(a[:, :-1], b[:, :-1])
+        assert not torch.allclose(a[:, -1], b[:, -1])
+
+
+def test_text_is_of_its_alphabet_and_its_sums_are_right():
+    text = generated(5000, 3)
+    assert len(text) == 5000
+    assert set(text) <= set(ALPHABET)
+    assert text == generated(5000, 3) != generated(5000, 4)
+    numbers = {word: i for i, word in enumerate(problems.generated.__globals__["NUMBERS"])}
+    sums = [s.split() for s in text.split(". ")[:-1] if " make " in s]
+    assert sums
+    assert all(numbers[s[0]] + numbers[s[2]] == numbers[s[4]] for s in sums)
+
+
+def test_the_objective_has_the_penalty_and_the_test_has_not():
+    problem = small(l2=0.5)
+    model = problem.model()
+    (x, y), (tx, ty) = images()
+    model.eval()
+    penalty = 0.25 * float(sum(p.detach().square().sum() for p in model.parameters()))
+    with torch.no_grad():
+        assert problem.value(model) == pytest.approx(
+            float(nn.functional.cross_entropy(model(x), y)) + penalty, rel=1e-5
+        )
+        assert problem.tested(model) == pytest.approx(float(nn.functional.cross_entropy(model(tx), ty)), rel=1e-5)
+
+
+def test_tuning_takes_the_rate_that_ended_lowest():
+    rows = [
+        Row(deep.TUNING, "p", name, 1000, 32, loss=x)
+        for name, x in (("sgd: 0.1", 2.0), ("sgd: 1", math.inf), ("sgd: 0.3", 1.0))
+    ]
+    assert deep.best_settings(rows) == {"p/sgd": 0.3}
+    assert all(value > 0 for value in deep.tuned().values())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
+    monkeypatch.setattr(deep, "RESCALED", (tiny,))
+    monkeypatch.setattr(deep, "RATES", (1e-6, 1e2))
+    monkeypatch.setattr(deep_results, "RATES", (1e-6, 1e2))
+    for name in [m for m in METHODS if m not in (OURS, ADAM, "sgd", "schedule-free AdamW")]:
+        monkeypatch.delitem(METHODS, name)
+    file = RowFile(tmp_path)
+    tuning = list(deep.tuning([tiny], steps=10))
+    list(run_pieces(tuning, file, 1))
+    monkeypatch.setattr(deep, "tuned", lambda: deep.best_settings(file.rows))
+    deep_results.write_settings(file.rows, tmp_path)
+    for pieces in (deep.pieces, deep.starts, deep.units):
+        list(run_pieces(pieces([tiny], [0, 1], steps=30), file, 1))
+    rows = len(file.rows)
+    list(run_pieces(deep.pieces([tiny], [0, 1], steps=30), RowFile(tmp_path), 1))
+    assert len(RowFile(tmp_path).rows) == rows  # nothing is computed twice
+    text = deep_results.write(file.rows, [0, 1], tmp_path)
+    assert "tiny" in text
+    found = {t.what.split(" (")[0]: t for t in deep_results.targets(deep_results.Nets(file.rows, [0, 1]))}
+    lost = next(t for what, t in found.items() if "around sgd: runs lost" in what)
+    assert lost.met
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "never ran" not in page
+    assert "<svg" in page
+    assert all(method in page for method in missing())
+    assert (tmp_path / "starts.md").read_text(encoding="utf-8").count("\n") == 5

@@ -85,13 +85,12 @@ def run(template: Row, method: str, value: float, steps: int) -> list[Row]:
 
 def last(template: Row, method: str, value: float, steps: int) -> list[Row]:
     """The end of such a curve."""
-    return [[r for r in run(template, method, value, steps) if not r.method.endswith(RATE)][-1]]
+    return end(net_problem(template.problem), METHODS[method].make(value), template, steps)
 
 
 def start(template: Row, base: str, rate: float, steps: int) -> list[Row]:
     """The end of a run from some rate."""
-    rows = curve(net_problem(template.problem), observed(base, rate), template, steps)
-    return [[r for r in rows if not r.method.endswith(RATE)][-1]]
+    return end(net_problem(template.problem), observed(base, rate), template, steps)
 
 
 def rescaled(template: Row, what: str, scale: float, steps: int) -> list[Row]:
@@ -101,9 +100,8 @@ def rescaled(template: Row, what: str, scale: float, steps: int) -> list[Row]:
     there = replace(problem, loss_of=lambda f, y: factor * problem.loss_of(f, y), l2=factor * problem.l2)
     if what == "weights":
         there = replace(problem, net=lambda: InUnits(problem.net(), scale), l2=problem.l2 / scale**2)
-    rows = curve(there, METHODS[OURS].make(0.0), template, steps)
-    end = [r for r in rows if not r.method.endswith(RATE)][-1]
-    return [replace(end, loss=end.loss / factor, metric=end.metric / factor)]
+    (row,) = end(there, METHODS[OURS].make(0.0), template, steps)
+    return [replace(row, loss=row.loss / factor, metric=row.metric / factor)]
 
 
 class InUnits(nn.Module):
@@ -123,13 +121,21 @@ class InUnits(nn.Module):
         return found
 
 
-def curve(problem: NetProblem, method: Method, template: Row, steps: int = 0) -> list[Row]:
+def end(problem: NetProblem, method: Method, template: Row, steps: int = 0) -> list[Row]:
+    """The last row of a curve, and nothing on the way."""
+    rows = curve(problem, method, template, steps, spacing=math.inf)
+    return [[r for r in rows if not r.method.endswith(RATE)][-1]]
+
+
+def curve(
+    problem: NetProblem, method: Method, template: Row, steps: int = 0, spacing: float | None = None
+) -> list[Row]:
     """Rows of one run until its budget of gradients is spent, products at their price. A net that is lost ends."""
     generator, rows = torch.Generator().manual_seed(template.seed), []
     reading = Reading(Shuffled(problem.data, problem.batch, generator), (steps or problem.steps) * problem.batch)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(template.seed)
-        for state, seconds in stops(problem, method, reading):
+        for state, seconds in stops(problem, method, reading, spacing):
             now = replace(
                 template, data_points=reading.points, products=state.products, seconds=float(f"{seconds:.4g}")
             )

@@ -277,8 +277,8 @@ def notes(nets: Nets, seeds: Sequence[int]) -> list[str]:
         f"Means over seeds {seeds[0]} to {seeds[-1]}. Development looked at seeds 0 to 2 of {listed(seen)}; "
         + (f"it never ran {listed(new)}." if new else ""),
         "Equal budgets in gradients: a product, with the graph that it needs, is charged as two and a half gradients, so "
-        "methods with products make fewer steps. The objective is that of the first 2,000 training points, the test loss that "
-        "of 2,000 held back (500 windows of text).",
+        "methods with products make fewer steps. The objective is that of the first 1,000 training points, the test loss that "
+        "of 1,000 held back (500 windows of text).",
         "Peers run at their defaults (sgd and momentum at PyTorch's, 1e-3; the paper's method from 1e-2); sgd, momentum and "
         "Adam also at the best rate of a grid on a seed of its own (infhess bench deep --tune; benchmarks/deep-tuning). "
         "Averages of schedule-free methods, like ours, have BatchNorm's statistics gathered anew on the last 16 batches.",

@@ -184,8 +184,11 @@ def curve(problem: Problem, method: Method, template: Row, budget: int, only: st
     return rows
 
 
-def stops(problem: Problem, method: Method, reading: Reading) -> Iterator[tuple[Run, float]]:
+def stops(
+    problem: Problem, method: Method, reading: Reading, spacing: float | None = None
+) -> Iterator[tuple[Run, float]]:
     """The run each time that enough was read since, and the seconds that it took so far."""
+    spacing = spacing or problem.spacing
     began = time.perf_counter()
     run = method(problem, reading)
     seconds, mark = time.perf_counter() - began, 0.0
@@ -196,7 +199,7 @@ def stops(problem: Problem, method: Method, reading: Reading) -> Iterator[tuple[
         seconds += time.perf_counter() - began
         done = spent(problem, run, reading) >= reading.budget
         if reading.points >= mark or done:
-            mark = reading.points * problem.spacing
+            mark = reading.points * spacing
             yield run, seconds
 
 

@@ -19,7 +19,7 @@ NOISE, DRIFT = 0.2, 0.02
 # The first rate moves w by this share; growth a step until the rate has reached what curvature allows for, and after that.
 START, FAST, SLOW, SETTLED = 1e-3, 1.10, 1.01, 10
 # Looks: at each of the first steps, every so many, and while the rate grows, when it has grown by this factor.
-FIRST, EVERY, EARLY, GROWN = 4, 50, 600, 1.5
+FIRST, EVERY, EARLY, GROWN = 4, 80, 600, 2.0
 # A direction that is so many times longer than usual is shortened to that; a moving average says what is usual.
 LONGER, MEMORY = 4.0, 0.9
 

@@ -1,4 +1,4 @@
-"""Nets without a rate: Adam's scaling, schedule-free averaging, and the rate from one product in fifty steps."""
+"""Nets without a rate: Adam's scaling, schedule-free averaging, and the rate from one product in eighty steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RateFree(torch.optim.Optimizer):
     """An optimizer for nets that has no rate to set.
 
     z moves by Adam's scaling of the gradient, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x
-    (Defazio et al. 2024). The rate is σ √(gᵀDg/hᵀDh), with D Adam's scaling and h = H D g from one product in fifty steps,
+    (Defazio et al. 2024). The rate is σ √(gᵀDg/hᵀDh), with D Adam's scaling and h = H D g from one product in eighty steps,
     filtered over time.
 
     Args:

@@ -19,7 +19,7 @@ from infhess.problems.text import ALPHABET, generated
 Data = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 # Points on which training objective and test loss are evaluated.
-EVALUATED = 2000
+EVALUATED = 1000
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class NetProblem:
     seen: bool = True
 
     # Rows are written each time so many times more points were read, and the average of iterates is a method's own affair.
-    spacing: ClassVar[float] = 1.5
+    spacing: ClassVar[float] = 1.7
     averages: ClassVar[bool] = False
     price: ClassVar[float] = 2.5  # of a product with its graph, in gradients: more than it costs on any of these
 
@@ -123,7 +123,7 @@ def text(length: int = 32) -> tuple[Data, Data]:
         codes = torch.tensor([ALPHABET.index(letter) for letter in generated(size * length + 1, seed)])
         return codes[:-1].view(size, length), codes[1:].view(size, length)
 
-    return part(4_000, 1), part(EVALUATED // 4, 2)
+    return part(4_000, 1), part(EVALUATED // 2, 2)
 
 
 def torques() -> tuple[Data, Data]:

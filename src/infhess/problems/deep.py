@@ -38,7 +38,7 @@ class NetProblem:
     seen: bool = True
 
     # Rows are written each time so many times more points were read, and the average of iterates is a method's own affair.
-    spacing: ClassVar[float] = 1.7
+    spacing: ClassVar[float] = 2.0
     averages: ClassVar[bool] = False
     price: ClassVar[float] = 2.5  # of a product with its graph, in gradients: more than it costs on any of these
 
@@ -134,11 +134,11 @@ def torques() -> tuple[Data, Data]:
 
 
 DEEP: dict[str, NetProblem] = {
-    "cifar-net, Xavier": NetProblem(lambda: paper_net(0.25, xavier=True), cifar, batch=32, l2=0.01),
-    "cifar-net, default": NetProblem(lambda: paper_net(0.25), cifar, batch=32, l2=0.01),
+    "cifar-net, Xavier": NetProblem(lambda: paper_net(0.15, xavier=True), cifar, batch=32, steps=500, l2=0.01),
+    "cifar-net, default": NetProblem(lambda: paper_net(0.15), cifar, batch=32, steps=500, l2=0.01),
     "mnist-mlp": NetProblem(lambda: nn.Sequential(nn.Flatten(), *mlp(784, 128, 64, 10)), numerals, steps=1000),
     "mnist-cnn": NetProblem(digit_net, numerals, steps=500),
-    "text-transformer": NetProblem(lambda: CharTransformer(len(ALPHABET), 32), text, letters, batch=32, steps=600),
+    "text-transformer": NetProblem(lambda: CharTransformer(len(ALPHABET), 32), text, letters, batch=32, steps=500),
     "mnist-autoencoder": NetProblem(
         lambda: nn.Sequential(*mlp(784, 128, 32, 128, 784)),
         lambda: numerals(themselves=True),
@@ -153,7 +153,7 @@ DEEP: dict[str, NetProblem] = {
         steps=1000,
         seen=False,
     ),
-    "cifar-batchnorm": NetProblem(batch_norm_net, cifar, batch=64, steps=400, seen=False),
+    "cifar-batchnorm": NetProblem(batch_norm_net, cifar, batch=32, steps=500, seen=False),
     "text-gru": NetProblem(lambda: CharGru(len(ALPHABET)), text, letters, batch=32, steps=500, seen=False),
 }
 FULL: dict[str, NetProblem] = {

@@ -38,22 +38,22 @@ def mlp(*sizes: int, between: type[nn.Module] = nn.ReLU) -> list[nn.Module]:
 def digit_net() -> nn.Module:
     """Two convolutions and two dense layers, for 28×28 images."""
     return nn.Sequential(
-        nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), *mlp(256, 64, 10),
+        nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 12, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), *mlp(192, 48, 10),
     )  # fmt: skip
 
 
 def batch_norm_net() -> nn.Module:
     """Three convolutions with batch normalisation, for 32×32 images."""
     layers: list[nn.Module] = []
-    for before, after in ((3, 16), (16, 32), (32, 64)):
+    for before, after in ((3, 8), (8, 16), (16, 32)):
         layers += [
             nn.Conv2d(before, after, 3, padding=1, bias=False),
             nn.BatchNorm2d(after),
             nn.ReLU(),
             nn.MaxPool2d(2),
         ]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1024, 10))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10))
 
 
 class CharTransformer(nn.Module):

@@ -67,7 +67,7 @@ class Refreshed(ScheduleFree):
         """The weights to evaluate at."""
         found = super().models
         norms = [m for m in self.shown.modules() if isinstance(m, _BatchNorm)]
-        Statistics(norms).gather([(self.shown_loss, batch) for batch in self.recent])
+        Statistics(norms).gather([(self.shown_loss, batch) for batch in self.recent], list(self.shown.parameters()))
         return found
 
 

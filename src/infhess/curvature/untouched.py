@@ -24,7 +24,7 @@ class Watch:
     random: bool = False
     batch_statistics: bool = False
     modules: bool = False
-    norms: list[_BatchNorm] = field(default_factory=list)  # layers that shared them, in training mode
+    norms: list[_BatchNorm] = field(default_factory=list)  # layers with running statistics that ran, in whatever mode
 
 
 @contextmanager
@@ -102,20 +102,22 @@ def _parameter_hooks_off(params: Sequence[Tensor]) -> Iterator[None]:
 def _modules_kept(watch: Watch) -> Iterator[None]:
     """Put back the buffers of every module that runs and of its children, and weights that a forward pass renormalises."""
     kept: dict[int, tuple[Tensor, Tensor]] = {}
+    buffers: list[tuple[nn.Module, dict[str, Tensor | None]]] = []  # a forward pass may put others in their place
     seen: set[int] = set()
 
     def keep(module: nn.Module, _: object) -> None:
         watch.modules = True
+        if isinstance(module, _BatchNorm) and module.running_mean is not None and module not in watch.norms:
+            watch.norms.append(module)
         if id(module) in seen:
             return
         for child in module.modules():
             if id(child) in seen:
                 continue
             seen.add(id(child))
-            if isinstance(child, _BatchNorm) and child.training:
-                watch.batch_statistics = True
-                watch.norms.append(child)
-            changing = [b for _, b in child.named_buffers(recurse=False)]
+            watch.batch_statistics |= isinstance(child, _BatchNorm) and child.training
+            buffers.append((child, dict(child._buffers)))
+            changing = [b for b in child._buffers.values() if b is not None]
             if getattr(child, "max_norm", None) is not None:
                 changing += [p for _, p in child.named_parameters(recurse=False)]
             kept.update({id(t): (t, t.detach().clone()) for t in changing})
@@ -128,6 +130,8 @@ def _modules_kept(watch: Watch) -> Iterator[None]:
             yield
     finally:
         handle.remove()
+        for module, named in buffers:
+            module._buffers.update(named)
         for tensor, before in kept.values():
             # .data: a graph that is kept for further products must not see a new version of the buffer.
             tensor.data.copy_(before)

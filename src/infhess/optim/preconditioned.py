@@ -141,7 +141,8 @@ class Preconditioned(Wrapper):
             )
         self._check_rates()
         started = time.perf_counter()
-        source = self._source(loss, [batch], split, products, generator)
+        masks = generator or torch.Generator().manual_seed(int(self._numbers.steps))  # others for each batch
+        source = self._source(loss, [batch], split, products, masks)
         with torch.no_grad():
             seen = drive.observe(self, source, batch)
         if seen is None:

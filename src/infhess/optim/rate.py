@@ -18,6 +18,8 @@ SIGMA, REFERENCE, POWER = 5.0, 32.0, 1 / 3
 NOISE, DRIFT = 0.2, 0.02
 # The first rate moves w by this share; growth a step until the rate has reached what curvature allows for, and after that.
 START, FAST, SLOW, SETTLED = 1e-3, 1.10, 1.01, 10
+# No step is longer than this share of |w|: on a plateau curvature allows for steps that would end the net.
+LONGEST = 0.15
 # Looks: at each of the first steps, every so many, and while the rate grows, when it has grown by this factor.
 FIRST, EVERY, EARLY, GROWN = 4, 80, 600, 2.0
 # A direction that is so many times longer than usual is shortened to that; a moving average says what is usual.
@@ -61,11 +63,12 @@ class Following(Scalars):
         slow: 1 once η has reached what curvature allows for.
         largest, weight: max η so far, and Σ max η², for the average.
         length: usual length of Dg.
-        points: data points of a step, as far as observed; 0 where that is not known.
+        points: data points of a step, a moving average; 0 where that is not known.
         observed: data points seen by `observe` since the last step.
         observed_at: the step for which `observe` was last called.
         gradient: |g|/√n at the last look, in units of which Adam's ε is meant.
-        shortened, skipped: steps shortened, and not made at all, since the last report.
+        shortened, skipped, bounded, waiting: steps shortened, not made for a bad gradient, kept below a share of |w|, and not
+            made for want of a rate, since the last report.
 
     """
 
@@ -85,6 +88,8 @@ class Following(Scalars):
     gradient: float = 0.0
     shortened: float = 0.0
     skipped: float = 0.0
+    bounded: float = 0.0
+    waiting: float = 0.0
 
     @property
     def due(self) -> bool:
@@ -98,9 +103,8 @@ class Following(Scalars):
         """Note down that it was looked, whether anything was seen or not."""
         self.rate_at_look, self.steps_at_look = self.rate, self.steps + 1
 
-    def see(self, ratio: float) -> None:
-        """One look: √(gᵀDg/hᵀDh)."""
-        seen = math.log(ratio)
+    def see(self, seen: float) -> None:
+        """One look: the logarithm of √(gᵀDg/hᵀDh)."""
         if math.isnan(self.log_rate):
             self.log_rate, self.variance = seen, NOISE
         else:
@@ -127,30 +131,46 @@ class Following(Scalars):
         if math.isnan(self.rate) and 0 < length < math.inf:
             self.rate = START * (size or 1.0) / length
 
-    def advance(self, length: float) -> float:
-        """One step with a direction of this length: the rate follows what is allowed, and the step to make is returned."""
+    def advance(self, length: float, size: float, scale: float = 1.0) -> float:
+        """One step with a direction of this length for weights of this size: the rate follows what is allowed for.
+
+        `scale` is what multiplies the rate. The step to make, without it, is returned.
+        """
         self.steps += 1
-        self.points, self.observed = self.observed or self.points, 0.0
+        seen = self.observed or self.points
+        self.points, self.observed = self.points + (1 - MEMORY) * (seen - self.points) if self.points else seen, 0.0
         if FAST * self.rate > self.allowed and self.steps > SETTLED:
             self.slow = 1.0
         growth = 1.0 if math.isnan(self.log_rate) else SLOW if self.slow else FAST
         self.rate = min(growth * self.rate, self.allowed)
-        usual = length if math.isnan(self.length) else self.length
-        share = min(1.0, LONGER * usual / length) if length > 0 else 1.0
+        if not length > 0:
+            return self.rate
+        usual = self.length if self.length > 0 else length
+        if size > 0 and self.rate * scale * usual > LONGEST * size:
+            self.rate = LONGEST * size / (scale * usual)
+            self.bounded += 1
+        share = min(1.0, LONGER * usual / length)
         self.shortened += share < 1
         self.length = usual + (1 - MEMORY) * (share * length - usual)
         return self.rate * share
 
     def skip(self) -> None:
         """A step that is not made; the next batch may be looked at again."""
-        self.skipped += 1
+        if math.isnan(self.rate):
+            self.waiting += 1
+        else:
+            self.skipped += 1
         self.observed, self.observed_at = 0.0, self.steps
 
-    def average(self, scale: float) -> float:
-        """The weight c of the newest iterate in the average, c = m²/Σm² with m the largest rate so far."""
+    def average(self, scale: float) -> None:
+        """Σm² with m the largest rate so far."""
         self.largest = max(self.largest, scale * self.rate)
         self.weight += self.largest**2
-        return self.largest**2 / self.weight if self.weight > 0 else 1.0
+
+    def newest(self, before: float) -> float:
+        """The weight c = m²/Σm² of the newest iterate in an average that began when Σ was `before`."""
+        since = self.weight - before
+        return min(1.0, self.largest**2 / since) if since > 0 else 1.0
 
     def words(self, before: float) -> tuple[str, ...]:
         """What had to brake since the last report, and why; `before` is what was allowed then."""
@@ -166,7 +186,13 @@ class Following(Scalars):
             )
         if self.skipped:
             notes.append(f"{self.skipped:.0f} steps were not made: their gradients held NaN or infinity")
-        self.shortened = self.skipped = 0.0
+        if self.bounded:
+            notes.append(
+                f"{self.bounded:.0f} steps were kept to {LONGEST:.0%} of |w|; curvature allows for {self.allowed:.3g}"
+            )
+        if self.waiting:
+            notes.append(f"{self.waiting:.0f} steps were not made: no gradient has been other than zero so far")
+        self.shortened = self.skipped = self.bounded = self.waiting = 0.0
         return tuple(notes)
 
 
@@ -192,15 +218,12 @@ class RateReport:
         }  # fmt: skip
 
 
-def ratio(g: Tensor, p: Tensor, h: Tensor, D: Tensor) -> float:
-    """√(gᵀDg/hᵀDh) for p = Dg and h = Hp.
+def log_ratio(g: Tensor, p: Tensor, h: Tensor, D: Tensor) -> float:
+    """½ log(gᵀDg/hᵀDh) for p = Dg and h = Hp; NaN where there is no gradient or no curvature along it.
 
     No sign of pᵀHp is needed, which changes often early on; scaling the loss does not change it, and it scales as w does.
     """
     along, across = dot(g, p), dot(h, D * h)
-    found = math.sqrt(along / across) if 0 < along < math.inf and 0 < across < math.inf else math.nan
-    if not 0 < found < math.inf:
-        raise ValueError(
-            f"expected finite curvature other than zero along the gradient, got gᵀDg = {along:g}, hᵀDh = {across:g}"
-        )
-    return found
+    if not (0 < along < math.inf and 0 < across < math.inf):
+        return math.nan
+    return 0.5 * (math.log(along) - math.log(across))

@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ from infhess._checks import finite_number, small_dtype
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import real
-from infhess.optim.averages import Recent, Statistics, norms_in
-from infhess.optim.rate import EVERY, Following, Rate, RateReport, ratio
+from infhess.curvature.local import DoubleBackwardError
+from infhess.optim.averages import Recent, Statistics, kept, norms_in
+from infhess.optim.ranks import agreed, world
+from infhess.optim.rate import EVERY, Following, Rate, RateReport, log_ratio
 
 # Batches kept for the statistics of BatchNorm at the averaged weights, where there are such layers.
 KEPT = 16
@@ -93,10 +96,15 @@ class RateFree(torch.optim.Optimizer):
         """One more group; its average begins with the next step."""
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
-            w = real(p.detach())
-            wide = w.to(torch.promote_types(w.dtype, torch.float32), copy=True)
-            tensors = {"z": wide, "averaged": wide.clone(), "exp_avg_sq": torch.zeros_like(wide)}
-            self.state[p] = {"step": torch.zeros(()), **tensors, NUMBERS: self._following.tensor()}
+            self.state[p] = self._fresh(p)
+
+    def _fresh(self, p: Tensor) -> dict[str, Tensor]:
+        """The state of a parameter that has not moved: z and the average are where it is."""
+        w = real(p.detach())
+        wide = w.to(torch.promote_types(w.dtype, torch.float32), copy=True)
+        tensors = {"z": wide, "averaged": wide.clone(), "exp_avg_sq": torch.zeros_like(wide)}
+        begun = torch.tensor(self._following.weight, dtype=torch.float64)
+        return {"step": torch.zeros(()), **tensors, "begun": begun, NUMBERS: self._following.tensor()}
 
     # ---- the rate
 
@@ -121,8 +129,9 @@ class RateFree(torch.optim.Optimizer):
         """
         self._outside("observe")
         following, started = self._following, time.perf_counter()
-        source = Hessian(loss, self._params(), [batch], products=products, generator=generator)
-        following.observed += size_of(batch)
+        masks = generator or torch.Generator().manual_seed(int(following.steps))  # others at each look
+        source = Hessian(loss, self._params(), [batch], products=products, generator=masks)
+        following.observed += size_of(batch) * world()
         looking = following.due and following.observed_at < following.steps + 1
         following.observed_at = following.steps + 1
         before = following.allowed
@@ -135,28 +144,47 @@ class RateFree(torch.optim.Optimizer):
         return RateReport(self.rate, following.allowed, source.products, source.product_points, seconds, notes)
 
     def _look(self, source: Hessian, batch: Batch) -> tuple[str, ...]:
-        """One product, along Adam's own direction; a look that fails changes nothing."""
-        following, notes = self._following, tuple[str, ...]()
+        """One product, along Adam's own direction. A look that fails changes nothing; the first one has to tell something."""
+        following, failure = self._following, None
+        seen = [math.nan] * 4
         try:
             with torch.no_grad():
-                local = source.local(batch)
-                g = local.gradient()
-                self._norms = local.watch.norms
-                following.gradient = _finite_or(following.gradient, float(torch.linalg.vector_norm(g)) / len(g) ** 0.5)
-                D = self._scaling(g)
-                p = D * g
-                following.begin(self._size(), float(torch.linalg.vector_norm(p)))
-                following.see(ratio(g, p, source.product(local, p), D))
+                seen = self._seen(source, batch)
         except ValueError as error:
-            notes = (f"a look was skipped: {error}",)
+            failure = error
+        following.gradient, size, length, found = _known(agreed(seen, self._params()[0].device), following.gradient)
+        following.begin(size, length)
+        if not math.isnan(found):
+            following.see(found)
         following.look()
-        return notes
+        hopeless = isinstance(failure, DoubleBackwardError) or (failure is not None and math.isnan(following.log_rate))
+        if failure is not None and hopeless:
+            raise failure
+        if failure is None and math.isnan(found):
+            failure = ValueError("there was no gradient, or no curvature along it, on this batch")
+        return () if failure is None else (f"a look was skipped: {failure}",)
 
-    def _scaling(self, g: Tensor) -> Tensor:
+    def _seen(self, source: Hessian, batch: Batch) -> list[float]:
+        """The scale of gradients, |w|, |Dg| and the logarithm of √(gᵀDg/hᵀDh), NaN where there is none."""
+        local = source.local(batch)
+        g = local.gradient()
+        self._norms = local.watch.norms
+        scale = float(torch.linalg.vector_norm(g)) / len(g) ** 0.5
+        D = self._scaling(g, scale)
+        p = D * g
+        live = [real(w.detach()) for w in self._params() if w.requires_grad]
+        return [
+            scale,
+            _length([live]),
+            float(torch.linalg.vector_norm(p)),
+            log_ratio(g, p, source.product(local, p), D),
+        ]
+
+    def _scaling(self, g: Tensor, scale: float) -> Tensor:
         """D, flat, as the coming step would have it with this gradient."""
         parts, start = [], 0
         for group in self.param_groups:
-            beta, eps = group["betas"][1], group["eps"] * self._following.gradient
+            beta, eps = group["betas"][1], max(group["eps"] * scale, TINY)
             for p in group["params"]:
                 own = self.state[p]
                 here = g[start : start + own["z"].numel()].view_as(own["z"])
@@ -166,15 +194,12 @@ class RateFree(torch.optim.Optimizer):
                 parts.append(torch.where(v > 0, D, torch.zeros_like(D)).reshape(-1))
         return torch.cat(parts)
 
-    def _size(self) -> float:
-        return _length([[real(p.detach()) for p in self._params()]])
-
     def _keep(self, loss: Loss, batch: Batch) -> None:
         """The last batches, where BatchNorm's statistics are to be gathered from them."""
         if self._norms is None:
             self._norms = norms_in(loss, batch, self._params())
         if self._norms:
-            self._recent.append((loss, batch))
+            self._recent.append((loss, kept(batch)))
 
     @property
     def rate(self) -> Rate:
@@ -205,10 +230,12 @@ class RateFree(torch.optim.Optimizer):
             self._following.skip()
             return
         directions = [self._directions(*gp, g) for gp, g in zip(live, grads)]
-        step = self._following.advance(_length(directions))
-        c = self._following.average(max(float(group["lr"]) for group, _ in live))
+        scale = max(float(group["lr"]) for group, _ in live)
+        size = _length([[real(p.detach()) for p in params] for _, params in live])
+        step = self._following.advance(_length(directions), size, scale)
+        self._following.average(scale)
         for (group, params), direction in zip(live, directions):
-            self._move(group, params, direction, step, c)
+            self._move(group, params, direction, step)
         self._publish()
 
     def _check_observed(self) -> None:
@@ -228,12 +255,12 @@ class RateFree(torch.optim.Optimizer):
 
     def _directions(self, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """Dg, with the squares of gradients brought up to date; weights that are new begin here."""
-        beta, eps, own = group["betas"][1], group["eps"] * self._following.gradient, [self.state[p] for p in params]
-        for p, o in zip(params, own):
-            if not o["step"]:
-                for name in ("z", "averaged"):
-                    o[name].copy_(real(p))
-            o["step"] += 1
+        beta, eps = group["betas"][1], group["eps"] * self._following.gradient
+        for p in params:
+            if not self.state[p].get("step"):
+                self.state[p] = self._fresh(p)
+            self.state[p]["step"] += 1
+        own = [self.state[p] for p in params]
         squares = [o["exp_avg_sq"] for o in own]
         torch._foreach_mul_(squares, beta)
         torch._foreach_addcmul_(squares, grads, grads, 1 - beta)
@@ -242,7 +269,7 @@ class RateFree(torch.optim.Optimizer):
         torch._foreach_add_(roots, max(eps, TINY))
         return list(torch._foreach_div(grads, roots))
 
-    def _move(self, group: Group, params: list[Tensor], directions: list[Tensor], step: float, c: float) -> None:
+    def _move(self, group: Group, params: list[Tensor], directions: list[Tensor], step: float) -> None:
         """z −= step·(Dg + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x."""
         rate, decay = step * float(group["lr"]), group["weight_decay"]
         z, x = ([self.state[p][name] for p in params] for name in ("z", "averaged"))
@@ -250,7 +277,12 @@ class RateFree(torch.optim.Optimizer):
         if decay:
             torch._foreach_add_(directions, [w.to(d.dtype) for w, d in zip(y, directions)], alpha=decay)
         torch._foreach_add_(z, directions, alpha=-rate)
-        torch._foreach_lerp_(x, z, c)
+        begun = [float(self.state[p]["begun"]) for p in params]
+        if len(set(begun)) == 1:
+            torch._foreach_lerp_(x, z, self._following.newest(begun[0]))
+        else:
+            for mean, newest, before in zip(x, z, begun):
+                mean.lerp_(newest, self._following.newest(before))
         torch._foreach_copy_(y, torch._foreach_lerp(x, z, 1 - group["betas"][0]))
 
     # ---- the averaged weights
@@ -260,30 +292,24 @@ class RateFree(torch.optim.Optimizer):
         """Within: the averaged weights stand in the model. After: those that train, bit for bit.
 
         The running statistics of BatchNorm are those of the averaged weights within, gathered on the last batches that were
-        observed, or on `batches` with their `loss`.
+        observed, or on `batches` with their `loss`: pass these where none was observed since a checkpoint was loaded.
         """
         if self._inside:
             yield
             return
-        recent = self._batches(loss, batches)
-        statistics, trained = Statistics(self._norms or []), [p.detach().clone() for p in self._params()]
+        restore = self._put_averaged(loss, batches)
         self._inside = True
         try:
-            self._put_averaged()
-            statistics.gather(recent)
             yield
         finally:
             self._inside = False
-            statistics.put_back()
-            for p, w in zip(self._params(), trained):
-                p.detach().copy_(w)
+            restore()
 
     def finish(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> None:
         """Leave the averaged weights in the model, with BatchNorm's statistics for them; training would go on from there."""
         self._outside("finish")
-        recent = self._batches(loss, batches)
-        self._put_averaged()
-        Statistics(self._norms or []).gather(recent)
+        self._put_averaged(loss, batches)
+        self._recent.clear()
         for p in self._params():
             self.state[p]["z"].copy_(self.state[p]["averaged"])
 
@@ -296,17 +322,38 @@ class RateFree(torch.optim.Optimizer):
                 if own["step"]:
                     real(p.detach()).copy_(torch.lerp(own["averaged"], own["z"], 1 - group["betas"][0]))
 
-    def _put_averaged(self) -> None:
-        for p in self._params():
-            if self.state[p]["step"]:
-                real(p.detach()).copy_(self.state[p]["averaged"])
+    def _put_averaged(self, loss: Loss | None, batches: Iterable[Batch]) -> Callable[[], None]:
+        """The averaged weights and their statistics into the model; returns what undoes it. Where it fails nothing changes."""
+        recent = self._to_gather(loss, batches)
+        statistics, trained = Statistics(self._norms or []), [p.detach().clone() for p in self._params()]
 
-    def _batches(self, loss: Loss | None, batches: Iterable[Batch]) -> list[Recent]:
-        """Those to gather statistics on: the given ones, or the last that were observed."""
-        given: list[Recent] = [] if loss is None else [(loss, batch) for batch in batches]
-        if given and self._norms is None:
-            self._norms = norms_in(*given[0], self._params())
-        return given or list(self._recent)
+        def restore() -> None:
+            statistics.put_back()
+            for p, w in zip(self._params(), trained):
+                p.detach().copy_(w)
+
+        try:
+            for p in self._params():
+                if self.state[p]["step"]:
+                    real(p.detach()).copy_(self.state[p]["averaged"])
+            statistics.gather(recent, self._params())
+        except BaseException:
+            restore()
+            raise
+        return restore
+
+    def _to_gather(self, loss: Loss | None, batches: Iterable[Batch]) -> Iterable[Recent]:
+        """Batches for BatchNorm's statistics: the given ones, or the last that were observed."""
+        if loss is not None:
+            given = iter(batches)
+            first = next(given, None)
+            if first is None:
+                raise ValueError("batches: expected at least one batch for BatchNorm's statistics, got none")
+            self._norms = self._norms or norms_in(loss, first, self._params())
+            return ((loss, batch) for batch in chain([first], given))
+        if not isinstance(batches, tuple) or batches:
+            raise ValueError("batches: expected a loss with them, as in averaged(loss, batches)")
+        return list(self._recent)
 
     def _outside(self, name: str) -> None:
         if self._inside:
@@ -329,27 +376,36 @@ class RateFree(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a checkpoint, in the precision that it was saved in; where it does not fit, nothing changes."""
-        incoming: list[dict[str, Any]] = []
-        handle = self.register_load_state_dict_pre_hook(lambda opt, given: incoming.extend(_checked(self, given)))
+        handle = self.register_load_state_dict_pre_hook(_check)  # after the user's own hooks
         try:
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
-        for p, given in zip(self._params(), incoming):
-            wide = torch.promote_types(real(p.detach()).dtype, torch.float32)
-            for key in TENSORS:  # which torch has cast to the dtype of the parameter
-                self.state[p][key] = given[key].detach().to(p.device, wide, copy=True)
-            self._following = Following.of(given[NUMBERS])
-        self._forget()
+            self._incoming: list[dict[str, Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_following": self._following}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "_recent" not in self.__dict__:
+        incoming = self.__dict__.get("_incoming")
+        if "_recent" not in self.__dict__:  # from a pickle
             self._inside = False
             self._forget()
+        if incoming is not None:
+            self._adopt(incoming)
+
+    def _adopt(self, entries: list[dict[str, Any]]) -> None:
+        """Copies of what a checkpoint holds, which torch has cast to the dtype of the parameters or shares with its owner."""
+        self._following = Following.of(next(given[NUMBERS] for given in entries if given))
+        for p, given in zip(self._params(), entries):
+            self.state[p] = self._fresh(p)
+            wide = self.state[p]["z"].dtype
+            for key in TENSORS if given else ():
+                self.state[p][key] = given[key].detach().to(p.device, wide, copy=True)
+            for key in ("step", "begun") if given else ():
+                self.state[p][key] = torch.as_tensor(given[key]).detach().to(self.state[p][key], copy=True)
+        self._forget()
 
 
 def _gradients(group: Group, params: list[Tensor]) -> list[Tensor]:
@@ -370,21 +426,23 @@ def _length(parts: list[list[Tensor]]) -> float:
     return float(torch.linalg.vector_norm(torch.stack([n.to(place, small_dtype(place)) for n in norms])))
 
 
-def _finite_or(before: float, now: float) -> float:
-    return now if 0 < now < math.inf else before
+def _known(seen: list[float], before: float) -> list[float]:
+    """With the scale of gradients as before where there is none now."""
+    return [seen[0] if 0 < seen[0] < math.inf else before, *seen[1:]]
 
 
-def _checked(opt: RateFree, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries of a checkpoint of this optimizer, for parameters of these shapes."""
+def _check(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """Whether a checkpoint is of this optimizer and for parameters of these shapes; frozen ones need no entry."""
+    assert isinstance(optimizer, RateFree)
     names = [name for group in state_dict["param_groups"] for name in group["params"]]
     entries = [state_dict["state"].get(name, {}) for name in names]
-    for name, p, given in zip(names, opt._params(), entries):
-        missing = [key for key in (*TENSORS, NUMBERS) if key not in given]
-        if missing:
+    for name, p, given in zip(names, optimizer._params(), entries):
+        missing = [key for key in (*TENSORS, "step", "begun", NUMBERS) if key not in given]
+        if missing and (given or p.requires_grad or not any(entries)):
             raise ValueError(
                 f"state_dict: parameter {name} lacks {', '.join(missing)}; is it a checkpoint of RateFree?"
             )
-        expected, got = tuple(real(p.detach()).shape), tuple(given["z"].shape)
-        if got != expected:
+        expected, got = tuple(real(p.detach()).shape), tuple(given["z"].shape) if given else ()
+        if given and got != expected:
             raise ValueError(f"state_dict: parameter {name} was saved with shape {got}, expected {expected}")
-    return entries
+    optimizer._incoming = entries

@@ -22,7 +22,7 @@ class Cdat:
         self.loss, self.params = problem.loss(self.model), list(self.model.parameters())
         n = sum(p.numel() for p in self.params)
         self.m, self.v, self.steps = torch.zeros(n), torch.zeros(n), 0
-        self.above, self.below, self.rate = 0.0, 0.0, 0.0
+        self.above, self.below = 0.0, 0.0
 
     def step(self) -> None:
         """Gradient and product of one batch."""
@@ -38,6 +38,6 @@ class Cdat:
         self.products += 1
         self.above = SMOOTHING * self.above + (1 - SMOOTHING) * max(along, 0.0)
         self.below = SMOOTHING * self.below + (1 - SMOOTHING) * abs(curved)
-        self.rate = SIGMA * self.above / self.below if self.below > 0 else 0.0
+        rate = SIGMA * self.above / self.below if self.below > 0 else 0.0
         for p, part in zip(self.params, source.flat.unpack(u)):
-            p.data.add_(part, alpha=-self.rate)
+            p.data.add_(part, alpha=-rate)

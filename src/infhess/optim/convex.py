@@ -11,8 +11,9 @@ from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.optim.bases import decay
 from infhess.optim.estimate import blocked
-from infhess.optim.nets import follow, power_of_four, power_of_two
+from infhess.optim.nets import follow
 from infhess.optim.noise import wear
+from infhess.optim.powers import power_of_four, power_of_two
 from infhess.optim.report import Seen
 from infhess.optim.scaling import Scaling, identity
 from infhess.optim.step_length import SMALL, Largest, NothingSeenError, largest, that_holds

@@ -8,8 +8,8 @@ from statistics import NormalDist
 
 from torch import Tensor
 
-from infhess.optim.nets import power_of_two
 from infhess.optim.numbers import Scalars
+from infhess.optim.powers import power_of_two
 from infhess.optim.step_length import dot
 
 # The rate in units of √(gᵀDg/hᵀDh) at a batch of 32 points, and how it grows with the batch.
@@ -105,13 +105,7 @@ class Following(Scalars):
 
     def see(self, seen: float) -> None:
         """One look: the logarithm of √(gᵀDg/hᵀDh)."""
-        if math.isnan(self.log_rate):
-            self.log_rate, self.variance = seen, NOISE
-        else:
-            self.variance += DRIFT
-            gain = self.variance / (self.variance + NOISE)
-            self.log_rate += gain * (seen - self.log_rate)
-            self.variance *= 1 - gain
+        self.log_rate, self.variance = filtered(self.log_rate, self.variance, seen)
 
     @property
     def allowed(self) -> float:
@@ -194,6 +188,15 @@ class Following(Scalars):
             notes.append(f"{self.waiting:.0f} steps were not made: no gradient has been other than zero so far")
         self.shortened = self.skipped = self.bounded = self.waiting = 0.0
         return tuple(notes)
+
+
+def filtered(mean: float, variance: float, seen: float, drift: float = DRIFT) -> tuple[float, float]:
+    """Kalman's filter of a random walk by one look: its mean and variance."""
+    if math.isnan(mean):
+        return seen, NOISE
+    variance += drift
+    gain = variance / (variance + NOISE)
+    return mean + gain * (seen - mean), variance * (1 - gain)
 
 
 @dataclass(frozen=True)

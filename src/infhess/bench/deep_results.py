@@ -33,10 +33,10 @@ AXES: dict[str, tuple[panels.Value, panels.Value]] = {
 # Runs of so many steps are long enough for the bound on extra cost.
 LONG, EXTRA = 1000, 0.06
 DROPPED = (
-    "Tried for RateFree and dropped, on seeds 0 to 2: no bound on the length of a step (a net died on its plateau), bounds of 3, 5, "
-    "10 and 20 % of |w|; growth by 20 or 30 % a step; looks each time the rate has grown by a half, and every 50 or 100 steps; "
-    "σ of 4 and 6.5; looks far below what was expected believed at once, or followed by another look soon (the rate falls too low, "
-    "and regrows slowly).",
+    "Tried for RateFree and dropped, on seeds 0 to 2: no bound on the length of a step (a net died on its plateau), "
+    "bounds of 3, 5, 10 and 20 % of |w|; growth by 20 or 30 % a step; looks each time the rate has grown by a half, "
+    "and every 50 or 100 steps; σ of 4 and 6.5; looks far below what was expected believed at once, or followed by "
+    "another look soon (the rate falls too low, and regrows slowly).",
 )
 
 

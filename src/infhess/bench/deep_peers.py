@@ -120,20 +120,23 @@ def _default(make: MakeOptimizer) -> Callable[[float], Method]:
 def _dadapt(params: Any) -> torch.optim.Optimizer:
     from dadaptation import DAdaptAdam
 
-    return DAdaptAdam(params)  # type: ignore[no-any-return]
+    found: torch.optim.Optimizer = DAdaptAdam(params)
+    return found
 
 
 def _soap(params: Any) -> torch.optim.Optimizer:
     from pytorch_optimizer import SOAP
 
-    return SOAP(params)
+    found: torch.optim.Optimizer = SOAP(params)
+    return found
 
 
 def _schedule_free(name: str) -> Callable[[float], Method]:
     def make(params: Any) -> torch.optim.Optimizer:
         import schedulefree
 
-        return getattr(schedulefree, name)(params)  # type: ignore[no-any-return]
+        found: torch.optim.Optimizer = getattr(schedulefree, name)(params)
+        return found
 
     return alone(lambda problem, reading: Refreshed(problem, reading, make))
 

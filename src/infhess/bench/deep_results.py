@@ -186,8 +186,8 @@ def _costs(nets: Nets) -> list[Target]:
     """In long runs: products at their price over gradients, and seconds a data point over those of Adam."""
     found = []
     for name in nets.problems:
-        problem, ours, adam = net_problem(name), nets.ends(name, OURS), nets.ends(name, ADAM)
-        if problem.steps < LONG or not (ours and adam):
+        ours, adam = nets.ends(name, OURS), nets.ends(name, ADAM)
+        if not ours or not all(r.data_points >= LONG * r.batch_size for r in adam):
             continue
         extra = fmean(NetProblem.price * r.products * r.batch_size / r.data_points for r in ours)
         found.append(at_most(f"{name}: extra gradients of RateFree", extra, EXTRA))
@@ -216,7 +216,9 @@ def _starts(nets: Nets) -> list[Target]:
     found = []
     for base, rival in RIVALS.items():
         rows = {n: [nets.of(STARTS, n, f"{AROUND[base]}, from {rate:g}") for rate in RATES] for n in nets.problems}
-        rows = {n: runs for n, runs in rows.items() if all(runs)}
+        rows = {
+            n: runs for n, runs in rows.items() if all(len(run) > 1 for run in runs)
+        }  # one seed tells nothing of noise
         if not rows:
             continue
         lost = sum(not r.loss < nets.runs(n, ADAM)[0][0].loss for n, runs in rows.items() for run in runs for r in run)

@@ -200,9 +200,9 @@ def notes(axes: Axes, seeds: Sequence[int]) -> list[str]:
     costs = ", ".join(f"{name} {batch}: {cost:.1f}" for (name, batch), cost in axes.costs.items())
     absent = missing()
     return [
-        f"Medians over seeds {seeds[0]} to {seeds[-1]}; defaults were chosen on seeds 0 to 2 of sarcos-map, "
+        f"Medians over seeds {seeds[0]} to {seeds[-1]}; defaults were chosen on seeds 0 to 4 of sarcos-map, "
         f"sarcos-nat, mnist-3v5, digits and "
-        "breast-cancer, so no problem is new, all seeds are.",
+        "breast-cancer, so no problem is new.",
         "Peers run at the best of a grid (infhess bench convex --tune: its rows are in "
         "benchmarks/convex-tuning), chosen for each problem "
         "and batch size by the mean of the log of the gap over a run of half the budget on a seed of its own, "

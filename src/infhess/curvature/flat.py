@@ -9,6 +9,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from infhess._checks import small_dtype
+
 
 class Flat:
     """Packs tensors of the shapes of the parameters into a vector, and back.
@@ -76,6 +78,17 @@ def shifted(flat: Flat, vector: Tensor) -> Iterator[None]:
 def real(v: Tensor) -> Tensor:
     """A complex tensor as its real and imaginary parts, in a last dimension of two; a real one as it is."""
     return torch.view_as_real(v.resolve_conj()) if v.is_complex() else v
+
+
+def length(groups: Iterable[Sequence[Tensor]]) -> float:
+    """Of all these tensors as one vector, in one pass over each group."""
+    norms = [n for group in groups if group for n in torch._foreach_norm([_wide(v) for v in group])]
+    place = norms[0].device
+    return float(torch.linalg.vector_norm(torch.stack([n.to(place, small_dtype(place)) for n in norms])))
+
+
+def _wide(v: Tensor) -> Tensor:
+    return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
 
 
 def _shaped(v: Tensor, p: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from infhess.curvature.flat import real
 
 Group = dict[str, Any]
+State = dict[str, Any]
 
 
 class Inertia(NamedTuple):
@@ -35,7 +36,7 @@ def inertia(group: Group) -> Inertia:
     return Inertia(0.0, 1.0)
 
 
-def moved(state: dict[str, Any]) -> bool:
+def moved(state: State) -> bool:
     """Whether the base has made a step with this parameter."""
     return bool(state) and float(state.get("step", 0)) > 0
 
@@ -44,34 +45,42 @@ def _root(v: Tensor, group: Group) -> Tensor:
     return v.sqrt() + float(group["eps"])
 
 
-def _adam(state: dict[str, Any], group: Group, squares: Tensor) -> Tensor:
-    if not moved(state):
-        return _root(squares, group)
-    v = state["max_exp_avg_sq" if "max_exp_avg_sq" in state else "exp_avg_sq"]
-    age = float(state.get("step", 1))
-    corrected: Tensor = real(v) / (1 - float(group["betas"][1]) ** age)
-    return _root(corrected, group)
+def _older(now: Tensor, before: Tensor, beta: float) -> Tensor:
+    return torch.lerp(now, before.to(now), beta)
 
 
-def _adamax(state: dict[str, Any], group: Group, squares: Tensor) -> Tensor:
-    return real(state["exp_inf"]) if moved(state) else _root(squares, group)
+def _adam(state: State, group: Group, squares: Tensor | None) -> Tensor:
+    v, beta, age = real(state["exp_avg_sq"]), float(group["betas"][1]), float(state["step"])
+    if squares is not None:
+        v, age = _older(squares, v, beta), age + 1
+    if "max_exp_avg_sq" in state:
+        v = torch.maximum(v, real(state["max_exp_avg_sq"]).to(v))
+    return _root(v / (1 - beta**age), group)
 
 
-def _rmsprop(state: dict[str, Any], group: Group, squares: Tensor) -> Tensor:
-    if not moved(state):
-        return _root((1 - float(group["alpha"])) * squares, group)
+def _adamax(state: State, group: Group, squares: Tensor | None) -> Tensor:
+    most: Tensor = real(state["exp_inf"])
+    return (
+        most if squares is None else torch.maximum(float(group["betas"][1]) * most.to(squares), _root(squares, group))
+    )
+
+
+def _rmsprop(state: State, group: Group, squares: Tensor | None) -> Tensor:
     v = real(state["square_avg"])
+    if squares is not None:
+        v = _older(squares, v, float(group["alpha"]))
     if "grad_avg" in state:
-        v = (v - real(state["grad_avg"]).square()).clamp(min=0)
+        v = (v - real(state["grad_avg"]).to(v).square()).clamp(min=0)
     return _root(v, group)
 
 
-def _adagrad(state: dict[str, Any], group: Group, squares: Tensor) -> Tensor:
-    return _root(real(state["sum"]) if moved(state) else squares, group)
+def _adagrad(state: State, group: Group, squares: Tensor | None) -> Tensor:
+    total = real(state["sum"])
+    return _root(total if squares is None else total.to(squares) + squares, group)
 
 
-# The divisor of the gradient, from the state of a parameter; before the first step from the squares of a few gradients.
-DIVISORS: dict[type[torch.optim.Optimizer], Callable[[dict[str, Any], Group, Tensor], Tensor]] = {
+# What a gradient is divided by, from the state of a parameter; of the coming step where the squares of its gradient are given.
+DIVISORS: dict[type[torch.optim.Optimizer], Callable[[State, Group, Tensor | None], Tensor]] = {
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adam,
     torch.optim.NAdam: _adam,
@@ -82,7 +91,7 @@ DIVISORS: dict[type[torch.optim.Optimizer], Callable[[dict[str, Any], Group, Ten
 PLAIN = (torch.optim.SGD, torch.optim.ASGD)
 
 
-def divisor(base: torch.optim.Optimizer) -> Callable[[dict[str, Any], Group, Tensor], Tensor] | None:
+def divisor(base: torch.optim.Optimizer) -> Callable[[State, Group, Tensor | None], Tensor] | None:
     """How the base scales gradients; None for one that does not, or in no known way (RAdam begins without)."""
     return next((f for kind, f in DIVISORS.items() if isinstance(base, kind)), None)
 
@@ -92,10 +101,11 @@ def rate_is_known(base: torch.optim.Optimizer) -> bool:
     return isinstance(base, PLAIN) or divisor(base) is not None
 
 
-def root_of_scaling(base: torch.optim.Optimizer, squares: Tensor) -> Tensor | None:
+def root_of_scaling(base: torch.optim.Optimizer, like: Tensor, squares: Tensor | None = None) -> Tensor | None:
     """R = D^{½} with D the base's own scaling of gradients, flat; None where it has none.
 
-    `squares` is flat as well: the mean of squared gradients, for parameters that the base has not moved yet.
+    `squares`, flat, are those of a gradient or their mean over a few: D is then that of the coming step. They are needed for
+    parameters that the base has not moved yet.
     """
     rule = divisor(base)
     if rule is None:
@@ -105,15 +115,36 @@ def root_of_scaling(base: torch.optim.Optimizer, squares: Tensor) -> Tensor | No
     start = 0
     for group in base.param_groups:
         for p in group["params"]:
-            n = real(p.detach()).numel()
-            part = rule(base.state.get(p, {}), group, squares[start : start + n].view_as(real(p.detach())))
-            parts.append(part.reshape(-1).to(squares))
+            w = real(p.detach())
+            here = None if squares is None else squares[start : start + w.numel()].view_as(w)
+            state = base.state.get(p, {})
+            parts.append((rule(state, group, here) if moved(state) else _first(group, here)).reshape(-1).to(like))
             seen.append(parts[-1] > 2 * float(group.get("eps", 0.0)))
-            start += n
+            start += w.numel()
     D, alive = torch.cat(parts), torch.cat(seen)
     # A gradient that has always been zero has no scale: it takes the smallest scaling of the others.
     floor = D[alive].max() if bool(alive.any()) else D.new_ones(())
     return torch.where(alive, D, floor).rsqrt()
+
+
+def _first(group: Group, squares: Tensor | None) -> Tensor:
+    """The divisor of a first step."""
+    assert squares is not None
+    return _root((1 - float(group["alpha"])) * squares if "alpha" in group else squares, group)
+
+
+def direction(base: torch.optim.Optimizer, g: Tensor) -> Tensor:
+    """What the base is about to move along but for its scaling, flat: its average of gradients, or g where it has none."""
+    parts, start = [], 0
+    for group in base.param_groups:
+        for p in group["params"]:
+            here, state = g[start : start + real(p.detach()).numel()], base.state.get(p, {})
+            start += len(here)
+            if "exp_avg" in state and moved(state):
+                beta, age = float(group["betas"][0]), float(state["step"]) + 1
+                here = torch.lerp(here, real(state["exp_avg"]).reshape(-1).to(here), beta) / (1 - beta**age)
+            parts.append(here)
+    return torch.cat(parts)
 
 
 def decay(base: torch.optim.Optimizer, root: Tensor | None) -> float:

@@ -1,4 +1,4 @@
-"""Self-driving in nets: a rate that follows curvature along the base's own direction, by one product in fifty steps."""
+"""Self-driving in nets: a rate that follows curvature along the base's own direction, by one product in eighty steps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch
 
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
-from infhess.optim.bases import decay
-from infhess.optim.powers import power_of_two
+from infhess.curvature.flat import length, real
+from infhess.optim.bases import decay, direction
+from infhess.optim.numbers import Numbers
+from infhess.optim.rate import DRIFT, EARLY, EVERY, FAST, FIRST, GROWN, MEMORY, filtered
 from infhess.optim.report import Seen
 from infhess.optim.scaling import identity
 from infhess.optim.step_length import largest
@@ -18,70 +20,79 @@ from infhess.optim.step_length import largest
 if TYPE_CHECKING:
     from infhess.optim.preconditioned import Preconditioned
 
-# Net rule: rate = σ / √(hᵀDh/gᵀDg); looks every so many steps; growth of the rate a step, before it was reached and after.
-SIGMA_PLAIN, SIGMA_ADAPTIVE = 1.0, 2.0
-EVERY, EARLY, FAST, SLOW = 50, 600, 1.10, 1.03
-# Steps after which the base's own scaling is taken to have settled.
-SETTLED = 64
-# A look that is further off than this, in logarithms, is a batch out of the ordinary and counts as one that is so far off.
-OUTLIER = 1.0
-START, LONGEST = 1e-3, 0.03
+# The rate in units of √(gᵀDg/hᵀDh), around sgd and around bases that scale gradients by themselves.
+SIGMA_PLAIN, SIGMA_ADAPTIVE = 1.5, 1.0
+# Growth of the rate a step once what curvature allows for was reached; steps after which the base's scaling has settled.
+SLOW, SETTLED = 1.03, 64
+# The first rate moves w by this share. No step is longer than such a share of |w|.
+START, LONGEST_PLAIN, LONGEST_ADAPTIVE = 0.01, 0.06, 0.03
+# No more than this share of |w| is to go in a step: a net on its plateau, where a penalty alone pulls, would shrink to nothing.
+SHRUNK = 0.01
 
 
 def follow(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:
-    """A rate that follows curvature along the base's own direction, by one product in fifty steps."""
-    n, notes = opt._numbers, None
-    since = n.steps - n.steps_at_look
-    early = n.steps <= EARLY and (n.rate > 1.5 * n.rate_at_look or power_of_two(n.steps))
-    if not n.rate > 0 or n.steps <= 4 or since >= EVERY or early:
-        notes = _look_along(opt, source, batch)
-    target = 1 / (math.exp(-n.log_rate) / _sigma(opt) + decay(opt.base, None)) if n.log_rate == n.log_rate else n.rate
-    if FAST * n.rate > target and n.steps > SETTLED:
+    """A rate that follows curvature along the base's own direction, by one product in eighty steps."""
+    n, size = opt._numbers, length([[real(p.detach()) for p in opt._params()]])
+    _measure_shrinking(n, size)
+    notes = _look_along(opt, source, batch, size) if _due(n) else None
+    allowed = 1 / (math.exp(-n.log_rate) / _sigma(opt) + decay(opt.base, None)) if n.log_rate == n.log_rate else n.rate
+    if FAST * n.rate > allowed and n.steps > SETTLED:
         n.slow = 1.0
-    n.rate = min((SLOW if n.slow else FAST) * n.rate, target)
+    n.rate = min((SLOW if n.slow else FAST) * n.rate, allowed)
+    if size > 0:
+        n.rate = _bounded(n, size, opt._adaptive)
     n.step, n.factor, n.momentum = n.rate, 1.0, 0.0
     return None if notes is None else (source.like, notes)
+
+
+def _due(n: Numbers) -> bool:
+    grown = n.steps <= EARLY and n.rate > GROWN * n.rate_at_look
+    return not n.rate > 0 or n.steps <= FIRST or n.steps - n.steps_at_look >= EVERY or grown
 
 
 def _sigma(opt: Preconditioned) -> float:
     return SIGMA_ADAPTIVE if opt._adaptive else SIGMA_PLAIN
 
 
-def _look_along(opt: Preconditioned, source: BatchSource, batch: Batch) -> tuple[str, ...]:
+def _measure_shrinking(n: Numbers, size: float) -> None:
+    """The share of |w| that a step takes off it for each unit of the rate: a moving average."""
+    if n.rate > 0 and n.size > 0 and size > 0:
+        n.shrinking += (1 - MEMORY) * (math.log(n.size / size) / n.rate - n.shrinking)
+    n.size = size
+
+
+def _bounded(n: Numbers, size: float, adaptive: bool) -> float:
+    """The rate, or less of it, so that w neither jumps nor shrinks away."""
+    if adaptive:  # its steps are of about one length, also where a penalty alone pulls
+        n.limit = math.inf
+        return min(n.rate, LONGEST_ADAPTIVE * size / n.longest) if n.longest > 0 else n.rate
+    n.limit = LONGEST_PLAIN * size
+    return min(n.rate, SHRUNK / n.shrinking) if n.shrinking > 0 else n.rate
+
+
+def _look_along(opt: Preconditioned, source: BatchSource, batch: Batch, size: float) -> tuple[str, ...]:
     n = opt._numbers
     n.steps_at_look = n.steps
     local = source.local(batch)
     scaling = (
         opt._scaling() if n.armed and not opt._adaptive else identity(opt._sizes(), source.like, opt._root_of(local))
     )
-    size = float(torch.linalg.vector_norm(opt._w()))
     try:
         value = largest(source, local, scaling, 1).value
-        length = float(torch.linalg.vector_norm(scaling(local.gradient())))
     except ValueError as error:
         return (f"a look was skipped: {error}",)
     if not value > 0:
         return ("a look was skipped: no curvature along the gradient",)
-    _filtered(opt, -math.log(value))
+    _see(n, -math.log(value))
+    n.longest = float(torch.linalg.vector_norm(scaling(direction(opt.base, local.gradient()))))
     if not n.rate > 0:
-        n.rate = START * (size or 1.0) / length
+        n.rate = START * (size or 1.0) / n.longest
         opt._install(scaling, n.rate)
     n.rate_at_look = n.rate
-    if size > 0 and opt._adaptive:  # whose steps are of one length
-        n.rate, n.limit = min(n.rate, LONGEST * size / length), math.inf
-    elif size > 0:
-        n.limit = LONGEST * size
     return ()
 
 
-def _filtered(opt: Preconditioned, seen: float) -> None:
-    """A random walk of the logarithm of the rate, seen with noise: Kalman's filter with variances .02 and .2."""
-    n = opt._numbers
-    if n.log_rate != n.log_rate:
-        n.log_rate, n.log_rate_variance = seen, 0.2
-        return
-    # What is seen first is of a scaling that has just begun: it is forgotten fast.
-    n.log_rate_variance += 0.02 * max(1.0, SETTLED / n.steps)
-    k = n.log_rate_variance / (n.log_rate_variance + 0.2)
-    n.log_rate += k * max(-OUTLIER, min(OUTLIER, seen - n.log_rate))
-    n.log_rate_variance *= 1 - k
+def _see(n: Numbers, seen: float) -> None:
+    """One look. What is seen first is of a scaling that has just begun: it is forgotten fast."""
+    drift = DRIFT * max(1.0, SETTLED / n.steps)
+    n.log_rate, n.log_rate_variance = filtered(n.log_rate, n.log_rate_variance, seen, drift)

@@ -46,9 +46,11 @@ class Numbers(Scalars):
         log_rate, log_rate_variance: filter on the logarithm of the rate that curvature allows for.
         rate, rate_at_look, steps_at_look: rate in use by the rule for nets, and as it was at the last look.
         slow: 1 once the rate has reached what curvature allows for, so that it grows slowly from then on.
-        longest, gradient_scale: the longest P²g (but for the factor) and g at looks since P was built.
+        longest, gradient_scale: the longest P²g (but for the factor) and g at looks since P was built; at the last, in nets.
         slope, slope_squares: means of gᵀ(w̄ − w̄') and of its square, for two means of iterates.
         worn: steps in which these did not descend.
+        size: |w| at the last step, in nets.
+        shrinking: the share of |w| that a step takes off for each unit of the rate, a moving average; in nets.
 
     """
 
@@ -79,6 +81,8 @@ class Numbers(Scalars):
     slope: float = 0.0
     slope_squares: float = 0.0
     worn: float = 0.0
+    size: float = 0.0
+    shrinking: float = 0.0
 
     def start_over(self) -> None:
         """After an `update`: what self-driving would go on from."""

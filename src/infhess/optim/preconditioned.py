@@ -190,15 +190,17 @@ class Preconditioned(Wrapper):
         """The root of the base's own scaling; before its first step, from the squares of a few gradients."""
         if not self._adaptive:
             return None
+        if all(moved(self.state.get(p, {})) for p in self._params()):
+            return root_of_scaling(self.base, source.like)
         squares = source.like.new_zeros(source.size)
-        if not all(moved(self.state.get(p, {})) for p in self._params()):
-            for _ in range(FRESH):
-                squares += source.gradient().square() / FRESH
-        return root_of_scaling(self.base, squares)
+        for _ in range(FRESH):
+            squares += source.gradient().square() / FRESH
+        return root_of_scaling(self.base, source.like, squares)
 
     def _root_of(self, local: Local) -> Tensor | None:
-        """The same from one batch."""
-        return None if not self._adaptive else root_of_scaling(self.base, local.gradient().square())
+        """The same for the coming step, with the gradient of its batch."""
+        g = local.gradient()
+        return root_of_scaling(self.base, g, g.square()) if self._adaptive else None
 
     def _step_of(self, source: Hessian, found: Estimate) -> Step:
         """The step of the chosen kind, and P² with the factor that goes with it."""

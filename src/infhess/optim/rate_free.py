@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import finite_number, small_dtype
+from infhess._checks import finite_number
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
-from infhess.curvature.flat import real
+from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.optim.averaging import Averaging, Group, Loss
 from infhess.optim.norms import kept, norms_in
@@ -145,7 +145,7 @@ class RateFree(Averaging):
         live = [real(w.detach()) for w in self._params() if w.requires_grad]
         return [
             scale,
-            _length([live]),
+            length([live]),
             float(torch.linalg.vector_norm(p)),
             log_ratio(g, p, source.product(local, p), D),
         ]
@@ -196,13 +196,13 @@ class RateFree(Averaging):
             return
         self._check_observed()
         grads = [_gradients(group, params) for group, params in live]
-        if math.isnan(self._following.rate) or not math.isfinite(_length(grads)):
+        if math.isnan(self._following.rate) or not math.isfinite(length(grads)):
             self._following.skip()
             return
         directions = [self._directions(*gp, g) for gp, g in zip(live, grads)]
         scale = max(float(group["lr"]) for group, _ in live)
-        size = _length([[real(p.detach()) for p in params] for _, params in live])
-        step = self._following.advance(_length(directions), size, scale)
+        size = length([[real(p.detach()) for p in params] for _, params in live])
+        step = self._following.advance(length(directions), size, scale)
         self._following.average(scale)
         for (group, params), direction in zip(live, directions):
             self._move(group, params, direction, step)
@@ -266,12 +266,6 @@ def _gradients(group: Group, params: list[Tensor]) -> list[Tensor]:
         g = real(p.grad)
         found.append(g.to(torch.promote_types(g.dtype, torch.float32)))
     return list(torch._foreach_neg(found)) if group["maximize"] else found
-
-
-def _length(parts: list[list[Tensor]]) -> float:
-    norms = [n for group in parts for n in torch._foreach_norm(group)]
-    place = norms[0].device
-    return float(torch.linalg.vector_norm(torch.stack([n.to(place, small_dtype(place)) for n in norms])))
 
 
 def _known(seen: list[float], before: float) -> list[float]:

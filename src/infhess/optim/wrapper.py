@@ -117,7 +117,7 @@ class Wrapper(torch.optim.Optimizer):
             scaled, seen = preconditioned(grads, self._handles(), self._blocks(), factor)
             self._see(seen)
         if numbers.limit < math.inf:
-            rates = [group["lr"] for group in self.param_groups for _ in group["params"]]
+            rates = [group["lr"] / inertia(group).rest for group in self.param_groups for _ in group["params"]]
             scaled = shortened(scaled, rates, numbers.limit)
         for p, g in zip(self._params(), scaled):
             p.grad = g

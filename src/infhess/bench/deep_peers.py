@@ -23,6 +23,9 @@ from infhess.problems.shuffled import Reading
 # Batches on which BatchNorm's statistics are gathered for averages that are not ours: the same as for ours.
 RECENT = 16
 
+# The preconditioner of low rank: directions a layer, and steps until the first estimate and between two.
+RANK, FIRST, BETWEEN = 8, 100, 400
+
 
 class RateFreeRun(Training):
     """`observe` with each batch; the averaged weights are what it hands over."""
@@ -113,6 +116,23 @@ class Printed(Training):
         super().step()
 
 
+class Ranked(SelfDriving):
+    """A preconditioner of rank 8 a layer in use, estimated now and then, and the rate by `observe` as without."""
+
+    def __init__(self, problem: Problem, reading: Reading) -> None:
+        make: MakeOptimizer = lambda p: Preconditioned(torch.optim.SGD(p, lr=1e-2), rank=RANK, blocks="layer")  # noqa: E731
+        super().__init__(problem, reading, make)
+        self.made = 0
+
+    def step(self) -> None:
+        """One batch, after an estimate where one is due."""
+        if self.made % BETWEEN == FIRST:
+            with suppress(ValueError):  # where curvature is not finite, what there was stays
+                self.count(self.optimizer.update(self.loss, self.reading))
+        self.made += 1
+        super().step()
+
+
 def _default(make: MakeOptimizer) -> Callable[[float], Method]:
     return alone(lambda problem, reading: Training(problem, reading, make))
 
@@ -155,11 +175,13 @@ def observed(base: str, rate: float) -> Method:
 
 OURS, ADAM, SGD, SCHEDULE_FREE = "ours, RateFree", "Adam", "sgd", "schedule-free AdamW"
 AROUND = {base: f"ours, around {base}" for base in BASES}
+RANKED = f"{AROUND['sgd']}, rank {RANK} a layer"
 ALL = ("",)
 
 METHODS: dict[str, Peer] = {
     OURS: Peer(alone(RateFreeRun), models=ALL),
     **{AROUND[base]: Peer(partial(observed, base), (), 1e-2, ALL) for base in BASES},
+    RANKED: Peer(alone(Ranked), models=ALL),
     SGD: Peer(sgd, (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), 1e-3, ALL),
     "momentum .9": Peer(momentum, (0.0003, 0.003, 0.01, 0.03, 0.1), 1e-3, ALL),
     ADAM: Peer(adam, (3e-4, 3e-3, 1e-2, 3e-2), 1e-3, ALL),

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from infhess._files import atomic
 from infhess._version import __version__
 from infhess.bench.deep import EXPERIMENT, RATE, RATES, STARTS, UNITS, best_settings
-from infhess.bench.deep_peers import ADAM, AROUND, OURS, SCHEDULE_FREE, SGD, missing
+from infhess.bench.deep_peers import ADAM, AROUND, OURS, RANKED, SCHEDULE_FREE, SGD, missing
 from infhess.bench.inference import Target, at_most, table
 from infhess.experiments import panels, plots
 from infhess.experiments.curves import Curves, listed
@@ -37,6 +37,11 @@ DROPPED = (
     "bounds of 3, 5, 10 and 20 % of |w|; growth by 20 or 30 % a step; looks each time the rate has grown by a half, "
     "and every 50 or 100 steps; σ of 4 and 6.5; looks far below what was expected believed at once, or followed by "
     "another look soon (the rate falls too low, and regrows slowly).",
+    "Tried for observe around other optimizers and dropped: looks at powers of two or after each half of the steps so far "
+    "(the rate falls too low on text and digits), looks clipped to a factor e, σ of 2 and 3 around sgd and of 1.5 and 2 "
+    "around Adam, more drift in the filter, bounds of 3, 4, 5, 7 and 10 % of |w|, no bound on how fast w may shrink (with "
+    "momentum a net with a penalty shrank to nothing on its plateau), such a bound around Adam too, first steps of .1 % "
+    "of |w|.",
 )
 
 
@@ -90,11 +95,18 @@ def write(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
         "targets": table(targets(nets)),
         "table": everything(nets),
         "starts": starts(nets),
+        "rank": ranked(nets),
     }
     for name, text in parts.items():
         with atomic(folder / f"{name}.md") as temporary:
             temporary.write_text(text, encoding="utf-8")
-    titles = {"summary": "At the end", "targets": "Targets", "starts": "From any rate", "table": "All methods"}
+    titles = {
+        "summary": "At the end",
+        "targets": "Targets",
+        "starts": "From any rate",
+        "rank": "What directions add",
+        "table": "All methods",
+    }
     Page(
         "Nets without a rate, head to head",
         f"infhess {__version__} and what users would pick instead: infhess bench deep --seed {seeds[0]}",
@@ -138,6 +150,24 @@ def everything(nets: Nets) -> str:
     methods = list(dict.fromkeys(m for name in nets.problems for m in nets.methods(name)))
     lines = [f"| method | {' | '.join(nets.problems)} |", "|---" * (len(nets.problems) + 1) + "|"]
     lines += [f"| {m} | {' | '.join(_pair(nets, name, m) for name in nets.problems)} |" for m in methods]
+    return "\n".join(lines) + "\n"
+
+
+def ranked(nets: Nets) -> str:
+    """What a preconditioner of low rank adds over the step length alone."""
+    lines = ["| problem | the step length alone | with 8 directions a layer | directions |", "|---|---|---|---|"]
+    for name in nets.problems:
+        alone, beside = (nets.objective(name, m) for m in (AROUND["sgd"], RANKED))
+        noise = 2 * _noise([nets.ends(name, AROUND["sgd"]), nets.ends(name, RANKED)])
+        word = (
+            "help"
+            if beside < alone - noise
+            else "cost more than they give"
+            if beside > alone + noise
+            else "add nothing"
+        )
+        if not math.isnan(beside):
+            lines.append(f"| {name} | {_pair(nets, name, AROUND['sgd'])} | {_pair(nets, name, RANKED)} | {word} |")
     return "\n".join(lines) + "\n"
 
 

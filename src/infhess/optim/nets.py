@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,15 +35,28 @@ def follow(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | Non
     """A rate that follows curvature along the base's own direction, by one product in eighty steps."""
     n, size = opt._numbers, length([[real(p.detach()) for p in opt._params()]])
     _measure_shrinking(n, size)
-    notes = _look_along(opt, source, batch, size) if _due(n) else None
+    notes, before = _look_along(opt, source, batch, size) if _due(n) else None, n.rate
     allowed = 1 / (math.exp(-n.log_rate) / _sigma(opt) + decay(opt.base, None)) if n.log_rate == n.log_rate else n.rate
     if FAST * n.rate > allowed and n.steps > SETTLED:
         n.slow = 1.0
-    n.rate = min((SLOW if n.slow else FAST) * n.rate, allowed)
-    if size > 0:
+    n.rate = wanted = min((SLOW if n.slow else FAST) * n.rate, allowed)
+    if 0 < size < math.inf:
         n.rate = _bounded(n, size, opt._adaptive)
     n.step, n.factor, n.momentum = n.rate, 1.0, 0.0
-    return None if notes is None else (source.like, notes)
+    return None if notes is None else (source.like, (*notes, *_words(n.rate, before, wanted, allowed, opt._adaptive)))
+
+
+def _words(rate: float, before: float, wanted: float, allowed: float, adaptive: bool) -> Iterator[str]:
+    """What braked, and why."""
+    if allowed < before:
+        yield f"curvature along the steps has grown: it allows for a rate of {allowed:.3g}, which was {before:.3g}"
+    if rate < wanted and adaptive:
+        yield f"steps are kept to {LONGEST_ADAPTIVE:.0%} of |w|, at a rate of {rate:.3g}; curvature allows for {allowed:.3g}"
+    elif rate < wanted:
+        yield (
+            f"w shrinks: the rate is held at {rate:.3g}, where curvature allows for {allowed:.3g}, so that no step takes more "
+            f"than {SHRUNK:.0%} off |w|"
+        )
 
 
 def _due(n: Numbers) -> bool:
@@ -56,7 +70,7 @@ def _sigma(opt: Preconditioned) -> float:
 
 def _measure_shrinking(n: Numbers, size: float) -> None:
     """The share of |w| that a step takes off it for each unit of the rate: a moving average."""
-    if n.rate > 0 and n.size > 0 and size > 0:
+    if n.rate > 0 and 0 < n.size < math.inf and 0 < size < math.inf:
         n.shrinking += (1 - MEMORY) * (math.log(n.size / size) / n.rate - n.shrinking)
     n.size = size
 

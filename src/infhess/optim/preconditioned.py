@@ -150,7 +150,9 @@ class Preconditioned(Wrapper):
         values, notes = seen
         bars = torch.full_like(values, torch.nan)
         seconds = time.perf_counter() - started
-        return Report(values, bars, self._numbers.step, source.products, 0, seconds, notes, source.product_points)
+        n = self._numbers
+        std = n.step * n.log_rate_variance**0.5 if n.log_rate == n.log_rate else math.nan
+        return Report(values, bars, n.step, source.products, 0, seconds, notes, source.product_points, std)
 
     def _source(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -22,6 +23,7 @@ class Report:
         data_points: data points read.
         seconds: wall time.
         notes: what the user should know, in sentences.
+        step_std: the standard deviation of the step from the noise of looks; in nets, by `observe`, and NaN elsewhere.
 
     """
 
@@ -33,6 +35,7 @@ class Report:
     seconds: float
     notes: tuple[str, ...] = ()
     product_points: int = 0
+    step_std: float = math.nan
 
     def as_dict(self) -> dict[str, float]:
         """Numbers by name, for TensorBoard or any logger."""
@@ -43,6 +46,7 @@ class Report:
             "data_points": float(self.data_points),
             "seconds": self.seconds,
             "notes": float(len(self.notes)),
+            **({"step/std": self.step_std} if self.step_std == self.step_std else {}),
         }
         for i, (value, std) in enumerate(zip(self.values.tolist(), self.std.tolist()), 1):
             row |= {f"value/{i}": value} | ({f"std/{i}": std} if std == std else {})

@@ -1,0 +1,26 @@
+"""Options that commands share, and how bad input ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for rows.csv and figures.", show_default=True)]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes; 0 for one a core.")]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of the data sets; else $INFHESS_DATA.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start over; earlier rows are kept under another name.")]
+
+
+@contextmanager
+def remedies() -> Iterator[None]:
+    """Bad input ends with status 2 and one line that says what to do."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        typer.secho(f"infhess: {' '.join(str(error).split())}", err=True, fg="red")
+        raise typer.Exit(2) from error

@@ -1,0 +1,142 @@
+"""The rate in nets around other optimizers: looks against the definition, and what keeps a net from shrinking away."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import infhess
+from infhess.optim import nets
+from infhess.optim.bases import direction, root_of_scaling
+from infhess.optim.rate import DRIFT, NOISE
+from util import close, randn, spd
+
+ADAPTIVE = {
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.1),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=0.1, amsgrad=True),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.0),
+    "Adamax": lambda p: torch.optim.Adamax(p, lr=0.1),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.1),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+}
+
+
+def drive(opt, loss, batches):
+    reports = []
+    for batch in batches:
+        opt.zero_grad()
+        loss(batch).backward()
+        reports.append(opt.observe(loss, batch))
+        opt.step()
+    return [r for r in reports if r is not None]
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+@pytest.mark.parametrize("before", [0, 1, 7])
+def test_the_scaling_and_direction_are_those_of_the_coming_step(name, before):
+    # Adam's amsgrad takes the largest square before it is corrected, as here; all gradients are far above ε.
+    w = nn.Parameter(randn(12, seed=1))
+    base = ADAPTIVE[name]([w])
+    for i in range(before + 1):
+        w.grad = randn(12, seed=10 + i)
+        if i == before:
+            g = w.grad
+            moves = root_of_scaling(base, g, g.square()).square() * direction(base, g)
+            was = w.detach().clone()
+        base.step()
+    close(was - w.detach(), 0.1 * moves, 1e-6)
+
+
+def test_as_it_stands_the_scaling_is_of_the_last_step():
+    w = nn.Parameter(randn(12, seed=1))
+    base = torch.optim.Adam([w], lr=0.1)
+    for i in range(3):
+        w.grad = randn(12, seed=10 + i)
+        base.step()
+    v = base.state[w]["exp_avg_sq"] / (1 - 0.999**3)
+    close(root_of_scaling(base, w.detach()), (v.sqrt() + 1e-8).rsqrt(), 1e-12)
+
+
+def test_looks_are_the_ratio_of_the_definition_through_kalmans_filter():
+    A, noise = spd(6, seed=2), [randn(6, seed=20 + i) for i in range(4)]
+    w = nn.Parameter(randn(6, seed=3))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1e-3), blocks="layer")
+    mean = variance = math.nan
+    for t, e in enumerate(noise, 1):
+        loss = lambda b: 0.5 * w @ A @ w + b @ w  # noqa: E731
+        g = (A @ w + e).detach()
+        seen = 0.5 * math.log(float(g @ g) / float((A @ g) @ (A @ g)))
+        if t == 1:
+            mean, variance = seen, NOISE
+        else:
+            variance += DRIFT * nets.SETTLED / t
+            k = variance / (variance + NOISE)
+            mean, variance = mean + k * (seen - mean), (1 - k) * variance
+        (report,) = drive(opt, loss, [e])
+        assert opt._numbers.log_rate == pytest.approx(mean, rel=1e-9)
+        assert report.step_std == pytest.approx(report.step * variance**0.5, rel=1e-9)
+        assert report.as_dict()["step/std"] == report.step_std
+        assert report.products == 1
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_where_a_penalty_alone_pulls_w_does_not_shrink_away(momentum):
+    # A net on its plateau: hardly any gradient but that of the penalty, along which curvature is tiny and the same.
+    w = nn.Parameter(randn(40, seed=4))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1.0, momentum=momentum), blocks="layer")
+    loss = lambda b: 0.005 * w.square().sum() + 1e-4 * (b * w).sin().sum()  # noqa: E731
+    sizes, reports = [float(w.detach().norm())], []
+    for i in range(150):
+        reports += drive(opt, loss, [randn(40, seed=100 + i)])
+        sizes.append(float(w.detach().norm()))
+    shrunk = [1 - b / a for a, b in pairwise(sizes)]
+    assert max(shrunk) < 3 * nets.SHRUNK  # the mean follows within some steps
+    assert sum(shrunk[50:]) / 100 < 1.1 * nets.SHRUNK
+    assert sizes[-1] > 0.1 * sizes[0]
+    assert any("shrinks" in note for r in reports for note in r.notes)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_no_step_is_longer_than_its_share_of_w(momentum):
+    w = nn.Parameter(randn(30, seed=5))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1.0, momentum=momentum), blocks="layer")
+    loss = lambda b: (0.01 * b * w).cos().sum()  # noqa: E731
+    for i in range(120):
+        was = w.detach().clone()
+        scale = 300.0 if i > 60 else 1.0  # curvature grows by orders of magnitude from one batch to the next
+        drive(opt, loss, [scale * randn(30, seed=200 + i)])
+        assert float((w.detach() - was).norm()) <= 1.001 * nets.LONGEST_PLAIN * float(was.norm())
+
+
+def test_growing_curvature_is_told():
+    w = nn.Parameter(10 + randn(30, seed=6))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1.0), blocks="layer")
+    loss = lambda b: b[0, 0] * (0.5 * (w - 10).square().sum() + b[0, 1:] @ w)  # noqa: E731
+    batches = [
+        torch.cat([randn(1, seed=i).new_tensor([1.0 if i < 100 else 1e3]), randn(30, seed=i)]) for i in range(300)
+    ]
+    reports = drive(opt, loss, [b[None] for b in batches])
+    assert any("has grown" in note for r in reports for note in r.notes)
+    assert bool(torch.isfinite(w).all())
+
+
+@pytest.mark.parametrize("base", ["sgd", "Adam"])
+def test_weights_that_overflow_are_no_error_of_ours(base):
+    w = nn.Parameter(torch.ones(4))
+    make = {"sgd": lambda p: torch.optim.SGD(p, lr=1.0), "Adam": lambda p: torch.optim.Adam(p)}[base]
+    opt = infhess.Preconditioned(make([w]), blocks="layer")
+    loss = lambda b: (b * w).square().mean()  # noqa: E731
+    drive(opt, loss, [torch.ones(4)] * 5)
+    with torch.no_grad():
+        w.fill_(math.inf)
+    opt.zero_grad()
+    opt.observe(loss, torch.ones(4))
+    with torch.no_grad():
+        w.fill_(1.0)
+    drive(opt, loss, [torch.ones(4)] * 100)
+    assert bool(torch.isfinite(w).all())
+    assert float(w.detach().abs().max()) < 1.0

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from infhess.bench import deep, deep_results
+from infhess.bench import deep, deep_peers, deep_results, deep_targets
 from infhess.bench.cdat import Cdat
-from infhess.bench.deep_peers import ADAM, METHODS, OURS, missing
+from infhess.bench.deep_peers import ADAM, AROUND, METHODS, OURS, RANKED, missing
 from infhess.data import digits
 from infhess.experiments.pieces import run as run_pieces
 from infhess.experiments.rows import Row, RowFile
@@ -163,7 +163,9 @@ def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
     monkeypatch.setattr(deep, "RESCALED", (tiny,))
     monkeypatch.setattr(deep, "RATES", (1e-6, 1e2))
     monkeypatch.setattr(deep_results, "RATES", (1e-6, 1e2))
-    for name in [m for m in METHODS if m not in (OURS, ADAM, "sgd", "schedule-free AdamW")]:
+    monkeypatch.setattr(deep_targets, "RATES", (1e-6, 1e2))
+    monkeypatch.setattr(deep_peers, "FIRST", 5)
+    for name in [m for m in METHODS if m not in (OURS, AROUND["sgd"], RANKED, ADAM, "sgd", "schedule-free AdamW")]:
         monkeypatch.delitem(METHODS, name)
     file = RowFile(tmp_path)
     tuning = list(deep.tuning([tiny], steps=10))
@@ -177,7 +179,7 @@ def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
     assert len(RowFile(tmp_path).rows) == rows  # nothing is computed twice
     text = deep_results.write(file.rows, [0, 1], tmp_path)
     assert "tiny" in text
-    found = {t.what.split(" (")[0]: t for t in deep_results.targets(deep_results.Nets(file.rows, [0, 1]))}
+    found = {t.what.split(" (")[0]: t for t in deep_targets.targets(deep_targets.Nets(file.rows, [0, 1]))}
     lost = next(t for what, t in found.items() if "around sgd: runs lost" in what)
     assert lost.met
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -185,3 +187,9 @@ def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
     assert "<svg" in page
     assert all(method in page for method in missing())
     assert (tmp_path / "starts.md").read_text(encoding="utf-8").count("\n") == 5
+    assert (tmp_path / "rank.md").read_text(encoding="utf-8").count(f"| {tiny} |") == 1
+    directions, alone = (
+        max(r.products for r in file.rows if r.method == m and r.experiment == deep.EXPERIMENT)
+        for m in (RANKED, AROUND["sgd"])
+    )
+    assert directions > alone + deep_peers.RANK  # the price of directions is counted

@@ -151,7 +151,16 @@ def decay(base: torch.optim.Optimizer, root: Tensor | None) -> float:
     """What weight decay adds to the curvature that a step meets: it acts outside of P, and inside of Adam's scaling."""
     found = 0.0
     for group in base.param_groups:
-        coupled = root is not None and not group.get("decoupled_weight_decay", isinstance(base, torch.optim.AdamW))
+        coupled = root is not None and not _decoupled(base, group)
         scale = float(root.square().max()) if coupled and root is not None else 1.0
         found = max(found, scale * float(group.get("weight_decay") or 0.0))
     return found
+
+
+def decayed(base: torch.optim.Optimizer, group: Group) -> float:
+    """The part of w that a step takes off by decoupled weight decay."""
+    return float(group["lr"]) * float(group.get("weight_decay") or 0.0) if _decoupled(base, group) else 0.0
+
+
+def _decoupled(base: torch.optim.Optimizer, group: Group) -> bool:
+    return bool(group.get("decoupled_weight_decay", isinstance(base, torch.optim.AdamW)))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
 from infhess.curvature.flat import real
-from infhess.optim.bases import divisor, inertia
+from infhess.optim.bases import decayed, divisor, inertia
 from infhess.optim.blocks import blocks_of
 from infhess.optim.drift import Drift
 from infhess.optim.learnt import BASIS, Learnt, parted
@@ -133,7 +133,7 @@ class Wrapper(torch.optim.Optimizer):
         if blocks:
             self._see(inside(grads, handles, blocks))
         before = [None if g is None else p.detach().clone() for p, g in zip(params, grads)]
-        decays = [_decayed(self.base, group) for group in self.param_groups for _ in group["params"]]
+        decays = [decayed(self.base, group) for group in self.param_groups for _ in group["params"]]
         self._base_step()
         redirected(params, before, decays, handles, blocks, numbers.limit)
 
@@ -259,12 +259,6 @@ def _split(opt: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, 
 def _rate(group: dict[str, Any]) -> float:
     """The rate that a group was made with, also where a schedule is at work on it already."""
     return float(group.get("max_lr", group.get("initial_lr", group.get("lr", math.nan))))
-
-
-def _decayed(base: torch.optim.Optimizer, group: dict[str, Any]) -> float:
-    """The part of w that a step takes off by decoupled weight decay."""
-    decoupled = group.get("decoupled_weight_decay", isinstance(base, torch.optim.AdamW))
-    return float(group["lr"]) * float(group["weight_decay"]) if decoupled and group.get("weight_decay") else 0.0
 
 
 def default_rank(base: torch.optim.Optimizer) -> int:

@@ -84,7 +84,8 @@ def length(groups: Iterable[Sequence[Tensor]]) -> float:
     """Of all these tensors as one vector, in one pass over each group."""
     norms = [n for group in groups if group for n in torch._foreach_norm([_wide(v) for v in group])]
     place = norms[0].device
-    return float(torch.linalg.vector_norm(torch.stack([n.to(place, small_dtype(place)) for n in norms])))
+    together = torch.stack([n if n.device == place else n.to(place) for n in norms])
+    return float(torch.linalg.vector_norm(together.to(small_dtype(place))))
 
 
 def _wide(v: Tensor) -> Tensor:

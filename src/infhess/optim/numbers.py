@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TypeVar
 
 import torch
@@ -17,7 +17,7 @@ class Scalars:
 
     def tensor(self) -> Tensor:
         """All of them in double precision."""
-        return torch.tensor(astuple(self), dtype=torch.float64)
+        return torch.tensor([getattr(self, name) for name in self.__dataclass_fields__], dtype=torch.float64)
 
     @classmethod
     def of(cls: type[Some], tensor: Tensor) -> Some:

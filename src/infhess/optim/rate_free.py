@@ -234,10 +234,14 @@ class RateFree(Averaging):
         squares = [o["exp_avg_sq"] for o in own]
         torch._foreach_mul_(squares, beta)
         torch._foreach_addcmul_(squares, grads, grads, 1 - beta)
-        roots = torch._foreach_sqrt(squares)
-        torch._foreach_div_(roots, [(1 - beta ** float(o["step"])) ** 0.5 for o in own])
-        torch._foreach_add_(roots, max(eps, TINY))
-        return list(torch._foreach_div(grads, roots))
+        # One new tensor for each: |g| may be small beside the rest of a step, and new memory costs more than writing to it.
+        directions = torch._foreach_sqrt(squares)
+        roots = [(1 - beta ** float(o["step"])) ** 0.5 for o in own]
+        torch._foreach_add_(directions, [max(eps, TINY) * root for root in roots])
+        torch._foreach_reciprocal_(directions)
+        torch._foreach_mul_(directions, grads)
+        torch._foreach_mul_(directions, roots)
+        return list(directions)
 
     def _move(self, group: Group, params: list[Tensor], directions: list[Tensor], step: float) -> None:
         """z −= step·(Dg + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x."""
@@ -253,7 +257,11 @@ class RateFree(Averaging):
         else:
             for mean, newest, before in zip(x, z, begun):
                 mean.lerp_(newest, self._following.newest(before))
-        torch._foreach_copy_(y, torch._foreach_lerp(x, z, 1 - group["betas"][0]))
+        if all(w.dtype == mean.dtype for w, mean in zip(y, x)):
+            torch._foreach_copy_(y, x)
+            torch._foreach_lerp_(y, z, 1 - group["betas"][0])
+        else:
+            torch._foreach_copy_(y, torch._foreach_lerp(x, z, 1 - group["betas"][0]))
 
 
 def _gradients(group: Group, params: list[Tensor]) -> list[Tensor]:

@@ -18,10 +18,12 @@ from util import close, randn, spd
 ADAPTIVE = {
     "Adam": lambda p: torch.optim.Adam(p, lr=0.1),
     "amsgrad": lambda p: torch.optim.Adam(p, lr=0.1, amsgrad=True),
+    "NAdam": lambda p: torch.optim.NAdam(p, lr=0.1),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.0),
     "Adamax": lambda p: torch.optim.Adamax(p, lr=0.1),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.1),
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "Adagrad from 1": lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=1.0),
 }
 
 
@@ -124,19 +126,81 @@ def test_growing_curvature_is_told():
     assert bool(torch.isfinite(w).all())
 
 
-@pytest.mark.parametrize("base", ["sgd", "Adam"])
-def test_weights_that_overflow_are_no_error_of_ours(base):
+MAKE = {"sgd": lambda p: torch.optim.SGD(p, lr=100.0), "Adam": lambda p: torch.optim.Adam(p, lr=100.0)}
+
+
+@pytest.mark.parametrize("base", MAKE)
+@pytest.mark.parametrize("before", [3, 5])  # the fourth step is looked at, the sixth is not
+def test_a_loss_that_overflows_once_ends_nothing(base, before):
     w = nn.Parameter(torch.ones(4))
-    make = {"sgd": lambda p: torch.optim.SGD(p, lr=1.0), "Adam": lambda p: torch.optim.Adam(p)}[base]
-    opt = infhess.Preconditioned(make([w]), blocks="layer")
+    opt = infhess.Preconditioned(MAKE[base]([w]), blocks="layer")
     loss = lambda b: (b * w).square().mean()  # noqa: E731
-    drive(opt, loss, [torch.ones(4)] * 5)
+    drive(opt, loss, [torch.ones(4)] * before)
+    was = w.detach().clone()
     with torch.no_grad():
         w.fill_(math.inf)
     opt.zero_grad()
-    opt.observe(loss, torch.ones(4))
+    report = opt.observe(loss, torch.ones(4))
+    assert (report is not None) == (before == 3)
+    assert report is None or "skipped" in report.notes[0]
     with torch.no_grad():
-        w.fill_(1.0)
+        w.copy_(was)
     drive(opt, loss, [torch.ones(4)] * 100)
     assert bool(torch.isfinite(w).all())
-    assert float(w.detach().abs().max()) < 1.0
+    assert float(w.detach().abs().max()) < 0.9
+
+
+@pytest.mark.parametrize("base", MAKE)
+def test_until_a_rate_is_known_no_step_is_made(base):
+    w = nn.Parameter(torch.ones(4))
+    opt = infhess.Preconditioned(MAKE[base]([w]), blocks="layer")
+    loss = lambda b: b[0] * w.square().sum() + b[1] * w.sum()  # noqa: E731
+    linear, curved = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.1])
+    (report,) = drive(opt, loss, [linear])
+    assert "skipped" in report.notes[0]
+    assert bool((w == 1).all())
+    drive(opt, loss, [curved] * 50)
+    assert float(w.detach().abs().max()) < 0.9
+
+
+@pytest.mark.parametrize("base", MAKE)
+def test_a_look_without_curvature_leaves_the_step_of_an_update(base):
+    w = nn.Parameter(torch.ones(4))
+    opt = infhess.Preconditioned(MAKE[base]([w]), blocks="layer", rank=2)
+    loss = lambda b: b[0] * w.pow(4).sum() + b[1] * w.sum()  # noqa: E731
+    opt.update(loss, [torch.tensor([1.0, 0.0])] * 40, split=False)
+    step = opt._numbers.step
+    drive(opt, loss, [torch.tensor([0.0, 1.0])])
+    assert opt._numbers.step == step
+
+
+def test_frozen_weights_are_no_measure_of_a_step():
+    frozen, w = (
+        nn.Parameter(torch.full((100,), 100.0), requires_grad=False),
+        nn.Parameter(0.1 * randn(40, seed=8).float()),
+    )
+    opt = infhess.Preconditioned(torch.optim.SGD([frozen, w], lr=1.0), blocks="layer")
+    loss = lambda b: (b * w).sin().sum() + 0.0 * frozen.sum()  # noqa: E731
+    was = w.detach().clone()
+    drive(opt, loss, [randn(40, seed=9).float()])
+    assert float((w.detach() - was).norm()) < 0.02 * float(was.norm())
+
+
+@pytest.mark.parametrize("base", MAKE)
+def test_gradients_too_small_to_be_squared_are_no_error(base):
+    w = nn.Parameter(torch.ones(4))
+    opt = infhess.Preconditioned(MAKE[base]([w]), blocks="layer")
+    drive(opt, lambda b: 1e-25 * (b * w).square().mean(), [torch.ones(4)] * 5)
+    assert bool(torch.isfinite(w).all())
+
+
+def test_a_loss_that_cannot_be_differentiated_twice_is_named():
+    w = nn.Parameter(randn(6, 2, 5, seed=7))
+
+    def loss(b):
+        lengths = torch.full((2,), 6), torch.full((2,), 3)
+        return nn.functional.ctc_loss((w * b).log_softmax(2), torch.ones(2, 3, dtype=torch.long), *lengths)
+
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=100.0), blocks="layer")
+    with pytest.raises(ValueError, match="difference"):
+        drive(opt, loss, [torch.ones(1, dtype=w.dtype)])

@@ -731,3 +731,17 @@ def test_replicas_agree_upon_the_rate(tmp_path):
         process.join(60)
     assert found[0] == found[1]
     assert found[0][2] == 16
+
+
+def test_a_gradient_that_is_zero_moves_nothing_also_without_eps():
+    w = nn.Parameter(torch.ones(4))
+    opt = infhess.RateFree([w], eps=0.0, betas=(0.9, 0.9999))
+    loss = lambda b: (b * w).square().mean()  # noqa: E731
+    batch = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    for _ in range(3):
+        opt.zero_grad()
+        loss(batch).backward()
+        opt.observe(loss, batch)
+        opt.step()
+    assert float(w.detach()[3]) == 1.0
+    assert bool((w.detach()[:3] < 1).all())

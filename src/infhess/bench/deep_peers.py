@@ -117,7 +117,7 @@ class Printed(Training):
 
 
 class Ranked(SelfDriving):
-    """A preconditioner of rank 8 a layer in use, estimated now and then, and the rate by `observe` as without."""
+    """A preconditioner of rank 8 a layer in use, estimated now and then; after that `observe` finds the rate anew."""
 
     def __init__(self, problem: Problem, reading: Reading) -> None:
         make: MakeOptimizer = lambda p: Preconditioned(torch.optim.SGD(p, lr=1e-2), rank=RANK, blocks="layer")  # noqa: E731

@@ -11,7 +11,7 @@ from statistics import fmean
 from infhess._files import atomic
 from infhess._version import __version__
 from infhess.bench.deep import RATE, RATES, STARTS, best_settings
-from infhess.bench.deep_peers import ADAM, AROUND, OURS, RANKED, SCHEDULE_FREE, SGD, missing
+from infhess.bench.deep_peers import ADAM, AROUND, OURS, RANK, RANKED, SCHEDULE_FREE, SGD, missing
 from infhess.bench.deep_targets import RIVALS, Nets, noise, targets
 from infhess.bench.inference import table
 from infhess.experiments import panels, plots
@@ -119,19 +119,14 @@ def everything(nets: Nets) -> str:
 
 def ranked(nets: Nets) -> str:
     """What a preconditioner of low rank adds over the step length alone."""
-    lines = ["| problem | the step length alone | with 8 directions a layer | directions |", "|---|---|---|---|"]
+    lines = [f"| problem | the step length alone | with {RANK} directions a layer | directions |", "|---|---|---|---|"]
     for name in nets.problems:
         alone, beside = (nets.objective(name, m) for m in (AROUND["sgd"], RANKED))
         least = 2 * noise([nets.ends(name, AROUND["sgd"]), nets.ends(name, RANKED)])
-        word = (
-            "help"
-            if beside < alone - least
-            else "cost more than they give"
-            if beside > alone + least
-            else "add nothing"
-        )
+        word = "add nothing" if abs(beside - alone) <= least else "help" if beside < alone else "cost more"
         if not math.isnan(beside):
-            lines.append(f"| {name} | {_pair(nets, name, AROUND['sgd'])} | {_pair(nets, name, RANKED)} | {word} |")
+            pairs = " | ".join(_pair(nets, name, m) for m in (AROUND["sgd"], RANKED))
+            lines.append(f"| {name} | {pairs} | {'–' if math.isnan(least) else word} |")
     return "\n".join(lines) + "\n"
 
 

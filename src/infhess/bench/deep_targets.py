@@ -55,7 +55,7 @@ class Nets:
 
 
 def noise(found: Sequence[Sequence[Row]]) -> float:
-    """The standard deviation over seeds, pooled over rates."""
+    """The standard deviation over seeds, pooled over rates or methods."""
     spreads = [stdev(r.loss for r in rows) for rows in found if len(rows) > 1 and all(r.loss < math.inf for r in rows)]
     return fmean(s**2 for s in spreads) ** 0.5 if spreads else math.nan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -67,10 +68,10 @@ def _adamax(state: State, group: Group, squares: Tensor | None) -> Tensor:
 
 def _rmsprop(state: State, group: Group, squares: Tensor | None) -> Tensor:
     v = real(state["square_avg"])
-    if squares is not None:
-        v = _older(squares, v, float(group["alpha"]))
-    if "grad_avg" in state:
+    if "grad_avg" in state:  # the mean of the coming step is not known from squares: both as they stand
         v = (v - real(state["grad_avg"]).to(v).square()).clamp(min=0)
+    elif squares is not None:
+        v = _older(squares, v, float(group["alpha"]))
     return _root(v, group)
 
 
@@ -118,7 +119,8 @@ def root_of_scaling(base: torch.optim.Optimizer, like: Tensor, squares: Tensor |
             w = real(p.detach())
             here = None if squares is None else squares[start : start + w.numel()].view_as(w)
             state = base.state.get(p, {})
-            parts.append((rule(state, group, here) if moved(state) else _first(group, here)).reshape(-1).to(like))
+            known = moved(state) or "sum" in state  # Adagrad's may begin above zero
+            parts.append((rule(state, group, here) if known else _first(group, here)).reshape(-1).to(like))
             seen.append(parts[-1] > 2 * float(group.get("eps", 0.0)))
             start += w.numel()
     D, alive = torch.cat(parts), torch.cat(seen)
@@ -140,11 +142,20 @@ def direction(base: torch.optim.Optimizer, g: Tensor) -> Tensor:
         for p in group["params"]:
             here, state = g[start : start + real(p.detach()).numel()], base.state.get(p, {})
             start += len(here)
-            if "exp_avg" in state and moved(state):
-                beta, age = float(group["betas"][0]), float(state["step"]) + 1
-                here = torch.lerp(here, real(state["exp_avg"]).reshape(-1).to(here), beta) / (1 - beta**age)
-            parts.append(here)
+            parts.append(_averaged(here, state, group) if "betas" in group else here)
     return torch.cat(parts)
+
+
+def _averaged(g: Tensor, state: State, group: Group) -> Tensor:
+    """As of the coming step, bias taken off; NAdam's is ahead of Adam's by a step."""
+    beta, age = float(group["betas"][0]), float(state.get("step", 0)) + 1
+    before = real(state["exp_avg"]).reshape(-1).to(g) if "exp_avg" in state else torch.zeros_like(g)
+    m = torch.lerp(g, before, beta)
+    if "momentum_decay" not in group:
+        return m / (1 - math.pow(beta, age))
+    now, then = (beta * (1 - 0.5 * math.pow(0.96, t * float(group["momentum_decay"]))) for t in (age, age + 1))
+    product = float(state.get("mu_product", 1.0)) * now
+    return g * (1 - now) / (1 - product) + m * then / (1 - product * then)
 
 
 def decay(base: torch.optim.Optimizer, root: Tensor | None) -> float:

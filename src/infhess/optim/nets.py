@@ -6,17 +6,16 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import torch
-
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import length, real
+from infhess.curvature.local import DoubleBackwardError
 from infhess.optim.bases import decay, direction
 from infhess.optim.numbers import Numbers
 from infhess.optim.rate import DRIFT, EARLY, EVERY, FAST, FIRST, GROWN, MEMORY, filtered
 from infhess.optim.report import Seen
 from infhess.optim.scaling import identity
-from infhess.optim.step_length import largest
+from infhess.optim.step_length import NothingSeenError, dot, largest
 
 if TYPE_CHECKING:
     from infhess.optim.preconditioned import Preconditioned
@@ -33,9 +32,13 @@ SHRUNK = 0.01
 
 def follow(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:
     """A rate that follows curvature along the base's own direction, by one product in eighty steps."""
-    n, size = opt._numbers, length([[real(p.detach()) for p in opt._params()]])
+    n, size = opt._numbers, length([[real(p.detach()) for p in opt._params() if p.requires_grad]])
     _measure_shrinking(n, size)
-    notes, before = _look_along(opt, source, batch, size) if _due(n) else None, n.rate
+    before = n.rate
+    notes = _look_along(opt, source, batch, size) if _due(n) else None
+    if not n.rate > 0:
+        _wait(opt, source)
+        return source.like, notes or ()
     allowed = 1 / (math.exp(-n.log_rate) / _sigma(opt) + decay(opt.base, None)) if n.log_rate == n.log_rate else n.rate
     if FAST * n.rate > allowed and n.steps > SETTLED:
         n.slow = 1.0
@@ -51,7 +54,7 @@ def _words(rate: float, before: float, wanted: float, allowed: float, adaptive: 
     if allowed < before:
         yield f"curvature along the steps has grown: it allows for a rate of {allowed:.3g}, which was {before:.3g}"
     if rate < wanted and adaptive:
-        yield f"steps are kept to {LONGEST_ADAPTIVE:.0%} of |w|, at a rate of {rate:.3g}; curvature allows for {allowed:.3g}"
+        yield f"steps are kept to {LONGEST_ADAPTIVE:.0%} of |w| or so by a rate of {rate:.3g}; curvature allows {allowed:.3g}"
     elif rate < wanted:
         yield (
             f"w shrinks: the rate is held at {rate:.3g}, where curvature allows for {allowed:.3g}, so that no step takes more "
@@ -84,23 +87,38 @@ def _bounded(n: Numbers, size: float, adaptive: bool) -> float:
     return min(n.rate, SHRUNK / n.shrinking) if n.shrinking > 0 else n.rate
 
 
+def _wait(opt: Preconditioned, source: BatchSource) -> None:
+    """No rate is known yet: the step that an update measured stays, and without one none is made, whatever the base's rate."""
+    if not opt._numbers.armed:
+        root = source.like.new_ones(source.size) if opt._adaptive else None
+        opt._install(identity(opt._sizes(), source.like, root), 0.0)
+
+
 def _look_along(opt: Preconditioned, source: BatchSource, batch: Batch, size: float) -> tuple[str, ...]:
+    """One product. A look that fails changes nothing; the first one has to tell something, or that there is nothing to see."""
     n = opt._numbers
     n.steps_at_look = n.steps
-    local = source.local(batch)
-    scaling = (
-        opt._scaling() if n.armed and not opt._adaptive else identity(opt._sizes(), source.like, opt._root_of(local))
-    )
     try:
+        local = source.local(batch)
+        fresh = opt._adaptive or not n.armed
+        scaling = identity(opt._sizes(), source.like, opt._root_of(local)) if fresh else opt._scaling()
         value = largest(source, local, scaling, 1).value
-    except ValueError as error:
+        move = scaling(direction(opt.base, local.gradient()))
+    except NothingSeenError as error:
         return (f"a look was skipped: {error}",)
-    if not value > 0:
-        return ("a look was skipped: no curvature along the gradient",)
+    except DoubleBackwardError:
+        raise
+    except ValueError as error:
+        if math.isnan(n.log_rate):
+            raise
+        return (f"a look was skipped: {error}",)
+    moves = dot(move, move) ** 0.5
+    if not 0 < moves < math.inf:
+        return (f"a look was skipped: the step of the base is of length {moves:g}",)
     _see(n, -math.log(value))
-    n.longest = float(torch.linalg.vector_norm(scaling(direction(opt.base, local.gradient()))))
+    n.longest = moves
     if not n.rate > 0:
-        n.rate = START * (size or 1.0) / n.longest
+        n.rate = START * (size or 1.0) / moves
         opt._install(scaling, n.rate)
     n.rate_at_look = n.rate
     return ()

@@ -201,8 +201,10 @@ class Preconditioned(Wrapper):
 
     def _root_of(self, local: Local) -> Tensor | None:
         """The same for the coming step, with the gradient of its batch."""
+        if not self._adaptive:
+            return None
         g = local.gradient()
-        return root_of_scaling(self.base, g, g.square()) if self._adaptive else None
+        return root_of_scaling(self.base, g, g.square())
 
     def _step_of(self, source: Hessian, found: Estimate) -> Step:
         """The step of the chosen kind, and P² with the factor that goes with it."""

@@ -234,10 +234,10 @@ class RateFree(Averaging):
         squares = [o["exp_avg_sq"] for o in own]
         torch._foreach_mul_(squares, beta)
         torch._foreach_addcmul_(squares, grads, grads, 1 - beta)
-        # One new tensor for each: |g| may be small beside the rest of a step, and new memory costs more than writing to it.
+        # One new tensor a parameter: new memory costs more than writing to what there is.
         directions = torch._foreach_sqrt(squares)
         roots = [(1 - beta ** float(o["step"])) ** 0.5 for o in own]
-        torch._foreach_add_(directions, [max(eps, TINY) * root for root in roots])
+        torch._foreach_add_(directions, [max(eps * root, TINY) for root in roots])
         torch._foreach_reciprocal_(directions)
         torch._foreach_mul_(directions, grads)
         torch._foreach_mul_(directions, roots)

@@ -183,7 +183,7 @@ def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
     lost = next(t for what, t in found.items() if "around sgd: runs lost" in what)
     assert lost.met
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "never ran" not in page
+    assert "never run on" not in page
     assert "<svg" in page
     assert all(method in page for method in missing())
     assert (tmp_path / "starts.md").read_text(encoding="utf-8").count("\n") == 5

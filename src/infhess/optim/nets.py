@@ -36,10 +36,10 @@ def follow(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | Non
     _measure_shrinking(n, size)
     before = n.rate
     notes = _look_along(opt, source, batch, size) if _due(n) else None
-    if not n.rate > 0:
+    if notes is not None and not n.rate > 0:
         _wait(opt, source)
-        return source.like, notes or ()
-    allowed = 1 / (math.exp(-n.log_rate) / _sigma(opt) + decay(opt.base, None)) if n.log_rate == n.log_rate else n.rate
+        return source.like, notes
+    allowed = 1 / (math.exp(-n.log_rate) / _sigma(opt) + decay(opt.base, None))
     if FAST * n.rate > allowed and n.steps > SETTLED:
         n.slow = 1.0
     n.rate = wanted = min((SLOW if n.slow else FAST) * n.rate, allowed)

@@ -10,9 +10,9 @@ from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
-from infhess.optim.bases import decay, direction
+from infhess.optim.bases import decay, direction, inertia
 from infhess.optim.numbers import Numbers
-from infhess.optim.rate import DRIFT, EARLY, EVERY, FAST, FIRST, GROWN, MEMORY, filtered
+from infhess.optim.rate import DRIFT, EVERY, FAST, FIRST, MEMORY, filtered
 from infhess.optim.report import Seen
 from infhess.optim.scaling import identity
 from infhess.optim.step_length import NothingSeenError, dot, largest
@@ -20,14 +20,16 @@ from infhess.optim.step_length import NothingSeenError, dot, largest
 if TYPE_CHECKING:
     from infhess.optim.preconditioned import Preconditioned
 
-# The rate in units of √(gᵀDg/hᵀDh), around sgd and around bases that scale gradients by themselves.
-SIGMA_PLAIN, SIGMA_ADAPTIVE = 1.5, 1.0
+# The rate in units of √(gᵀDg/hᵀDh). Gradient descent is stable up to twice inverse curvature, heavy ball to 1 + β times that.
+SIGMA = 2.0
 # Growth of the rate a step once what curvature allows for was reached; steps after which the base's scaling has settled.
 SLOW, SETTLED = 1.03, 64
-# The first rate moves w by this share. No step is longer than such a share of |w|.
-START, LONGEST_PLAIN, LONGEST_ADAPTIVE = 0.01, 0.06, 0.03
+# The first rate moves w by this share.
+START = 0.003
+# Step t is no longer than this share of |w| over √(t + SETTLED): noise turns w no faster than it has been trained for.
+TURNED_PLAIN, TURNED_ADAPTIVE = 0.7, 0.3
 # No more than this share of |w| is to go in a step: a net on its plateau, where a penalty alone pulls, would shrink to nothing.
-SHRUNK = 0.01
+SHRUNK = 0.002
 
 
 def follow(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | None:
@@ -46,29 +48,38 @@ def follow(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | Non
     if 0 < size < math.inf:
         n.rate = _bounded(n, size, opt._adaptive)
     n.step, n.factor, n.momentum = n.rate, 1.0, 0.0
-    return None if notes is None else (source.like, (*notes, *_words(n.rate, before, wanted, allowed, opt._adaptive)))
+    return None if notes is None else (source.like, (*notes, *_words(opt, before, wanted, allowed)))
 
 
-def _words(rate: float, before: float, wanted: float, allowed: float, adaptive: bool) -> Iterator[str]:
+def _words(opt: Preconditioned, before: float, wanted: float, allowed: float) -> Iterator[str]:
     """What braked, and why."""
+    rate, share = opt._numbers.rate, longest(opt._numbers, opt._adaptive)
     if allowed < before:
         yield f"curvature along the steps has grown: it allows for a rate of {allowed:.3g}, which was {before:.3g}"
-    if rate < wanted and adaptive:
-        yield f"steps are kept to {LONGEST_ADAPTIVE:.0%} of |w| or so by a rate of {rate:.3g}; curvature allows {allowed:.3g}"
+    if rate < wanted and opt._adaptive:
+        yield f"steps are kept to {share:.1%} of |w| or so by a rate of {rate:.3g}; curvature allows {allowed:.3g}"
     elif rate < wanted:
         yield (
             f"w shrinks: the rate is held at {rate:.3g}, where curvature allows for {allowed:.3g}, so that no step takes more "
-            f"than {SHRUNK:.0%} off |w|"
+            f"than {SHRUNK:.1%} off |w|"
         )
 
 
 def _due(n: Numbers) -> bool:
-    grown = n.steps <= EARLY and n.rate > GROWN * n.rate_at_look
-    return not n.rate > 0 or n.steps <= FIRST or n.steps - n.steps_at_look >= EVERY or grown
+    """Each of the first steps, each time their number has doubled, and every eighty; an `update` begins this anew."""
+    began = 0.0 if math.isnan(n.steps_at_build) else n.steps_at_build
+    doubled = n.steps - n.steps_at_look >= min(EVERY, n.steps_at_look - began)
+    return not n.rate > 0 or n.steps - began <= FIRST or doubled
 
 
 def _sigma(opt: Preconditioned) -> float:
-    return SIGMA_ADAPTIVE if opt._adaptive else SIGMA_PLAIN
+    memory, weight = inertia(opt.param_groups[0])
+    return SIGMA if opt._adaptive else SIGMA * (1 + memory) / (weight or 1.0)
+
+
+def longest(n: Numbers, adaptive: bool) -> float:
+    """The share of |w| that bounds the coming step."""
+    return (TURNED_ADAPTIVE if adaptive else TURNED_PLAIN) / math.sqrt(n.steps + SETTLED)
 
 
 def _measure_shrinking(n: Numbers, size: float) -> None:
@@ -80,10 +91,11 @@ def _measure_shrinking(n: Numbers, size: float) -> None:
 
 def _bounded(n: Numbers, size: float, adaptive: bool) -> float:
     """The rate, or less of it, so that w neither jumps nor shrinks away."""
+    share = longest(n, adaptive) * size
     if adaptive:  # its steps are of about one length, also where a penalty alone pulls
         n.limit = math.inf
-        return min(n.rate, LONGEST_ADAPTIVE * size / n.longest) if n.longest > 0 else n.rate
-    n.limit = LONGEST_PLAIN * size
+        return min(n.rate, share / n.longest) if n.longest > 0 else n.rate
+    n.limit = share
     return min(n.rate, SHRUNK / n.shrinking) if n.shrinking > 0 else n.rate
 
 
@@ -120,7 +132,6 @@ def _look_along(opt: Preconditioned, source: BatchSource, batch: Batch, size: fl
     if not n.rate > 0:
         n.rate = START * (size or 1.0) / moves
         opt._install(scaling, n.rate)
-    n.rate_at_look = n.rate
     return ()
 
 

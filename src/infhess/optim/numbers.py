@@ -44,7 +44,7 @@ class Numbers(Scalars):
         curvature, squares, looks: means of λmax(P²B) and of its square, and number of looks that went into them.
         first_curvature: the first of them after a build.
         log_rate, log_rate_variance: filter on the logarithm of the rate that curvature allows for.
-        rate, rate_at_look, steps_at_look: rate in use by the rule for nets, and as it was at the last look.
+        rate, steps_at_look: rate in use by the rule for nets, and `steps` at its last look.
         slow: 1 once the rate has reached what curvature allows for, so that it grows slowly from then on.
         longest, gradient_scale: the longest P²g (but for the factor) and g at looks since P was built; at the last, in nets.
         slope, slope_squares: means of gᵀ(w̄ − w̄') and of its square, for two means of iterates.
@@ -73,7 +73,6 @@ class Numbers(Scalars):
     log_rate: float = float("nan")
     log_rate_variance: float = 0.0
     rate: float = float("nan")
-    rate_at_look: float = float("nan")
     steps_at_look: float = 0.0
     slow: float = 0.0
     longest: float = 0.0

@@ -13,7 +13,7 @@ import infhess
 from infhess.optim import nets
 from infhess.optim.bases import direction, root_of_scaling
 from infhess.optim.rate import DRIFT, NOISE
-from util import close, randn, spd
+from util import close, in_two_processes, randn, spd
 
 ADAPTIVE = {
     "Adam": lambda p: torch.optim.Adam(p, lr=0.1),
@@ -238,3 +238,33 @@ def test_a_loss_that_cannot_be_differentiated_twice_is_named():
     opt = infhess.Preconditioned(torch.optim.SGD([w], lr=100.0), blocks="layer")
     with pytest.raises(ValueError, match="difference"):
         drive(opt, loss, [torch.ones(1, dtype=w.dtype)])
+
+
+def replica(rank, name, path, results):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    w = nn.Parameter(randn(40, seed=1))
+    opt = infhess.Preconditioned(MAKE[name]([w]), blocks="layer")
+    loss = lambda b: (b * w).sin().sum() + w.square().sum()  # noqa: E731
+    for t in range(30):
+        mine = randn(40, seed=10 + 2 * t + rank)
+        if t == 3 and rank:
+            mine = mine * math.nan  # the fourth step is looked at: one of the two sees nothing
+        opt.zero_grad()
+        report = opt.observe(loss, mine)
+        w.grad = torch.autograd.grad(loss(mine.nan_to_num()), w)[0]
+        torch.distributed.all_reduce(w.grad)
+        w.grad /= 2
+        opt.step()
+        if t == 3:
+            assert bool(report.notes) == bool(rank)
+    results.put((opt._numbers.rate, opt._numbers.log_rate, float(w.detach().sum())))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_replicas_agree_upon_the_rate(name, tmp_path):
+    found = in_two_processes(replica, name, tmp_path / "store")
+    assert found[0] == found[1]
+    assert all(map(math.isfinite, found[0]))

@@ -14,6 +14,7 @@ from torch import nn
 
 import infhess
 from infhess.optim import rate as rules
+from util import in_two_processes
 
 F64 = torch.float64
 
@@ -721,14 +722,7 @@ def replica(rank, path, results):
 
 
 def test_replicas_agree_upon_the_rate(tmp_path):
-    context = torch.multiprocessing.get_context("spawn")
-    results = context.Queue()
-    processes = [context.Process(target=replica, args=(rank, tmp_path / "store", results)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    found = [results.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join(60)
+    found = in_two_processes(replica, tmp_path / "store")
     assert found[0] == found[1]
     assert found[0][2] == 16
 

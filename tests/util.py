@@ -35,3 +35,16 @@ def close(a, b, rtol=1e-8, atol=None):
     error = float((a - b).abs().max()) if b.numel() else 0.0
     assert a.shape == b.shape, (a.shape, b.shape)
     assert error <= (rtol * scale if atol is None else atol), f"error {error:.3g}, scale {scale:.3g}"
+
+
+def in_two_processes(target, *args):
+    """What target(rank, *args, results) puts into the queue `results`, in two processes side by side."""
+    context = torch.multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=target, args=(rank, *args, results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(60)
+    return found

@@ -12,9 +12,10 @@ from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.optim.bases import decay, direction, inertia
 from infhess.optim.numbers import Numbers
+from infhess.optim.ranks import agreed
 from infhess.optim.rate import DRIFT, EVERY, FAST, FIRST, MEMORY, filtered
 from infhess.optim.report import Seen
-from infhess.optim.scaling import identity
+from infhess.optim.scaling import Scaling, identity
 from infhess.optim.step_length import NothingSeenError, dot, largest
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def follow(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | Non
     n, size = opt._numbers, length([[real(p.detach()) for p in opt._params() if p.requires_grad]])
     _measure_shrinking(n, size)
     before = n.rate
-    notes = _look_along(opt, source, batch, size) if _due(n) else None
+    notes = _look(opt, source, batch, size) if _due(n) else None
     if notes is not None and not n.rate > 0:
         _wait(opt, source)
         return source.like, notes
@@ -102,37 +103,48 @@ def _bounded(n: Numbers, size: float, adaptive: bool) -> float:
 def _wait(opt: Preconditioned, source: BatchSource) -> None:
     """No rate is known yet: the step that an update measured stays, and without one none is made, whatever the base's rate."""
     if not opt._numbers.armed:
-        root = source.like.new_ones(source.size) if opt._adaptive else None
-        opt._install(identity(opt._sizes(), source.like, root), 0.0)
+        opt._install(_plain(opt, source), 0.0)
 
 
-def _look_along(opt: Preconditioned, source: BatchSource, batch: Batch, size: float) -> tuple[str, ...]:
-    """One product. A look that fails changes nothing; the first one has to tell something, or that there is nothing to see."""
-    n = opt._numbers
-    n.steps_at_look = n.steps
+def _plain(opt: Preconditioned, source: BatchSource) -> Scaling:
+    return identity(opt._sizes(), source.like, source.like.new_ones(source.size) if opt._adaptive else None)
+
+
+def _look(opt: Preconditioned, source: BatchSource, batch: Batch, size: float) -> tuple[str, ...]:
+    """One product. A look that fails changes nothing; the first one has to tell something, or that there is nothing to see.
+
+    Processes that train one model together all look at once, each at its own batch, and agree on what was seen.
+    """
+    n, failure, scaling = opt._numbers, None, None
+    n.steps_at_look, seen, moves = n.steps, math.nan, math.nan
     try:
-        local = source.local(batch)
-        fresh = opt._adaptive or not n.armed
-        scaling = identity(opt._sizes(), source.like, opt._root_of(local)) if fresh else opt._scaling()
-        value = largest(source, local, scaling, 1).value
-        move = scaling(direction(opt.base, local.gradient()))
-    except NothingSeenError as error:
-        return (f"a look was skipped: {error}",)
-    except DoubleBackwardError:
-        raise
+        scaling, seen, moves = _along(opt, source, batch)
     except ValueError as error:
-        if math.isnan(n.log_rate):
-            raise
-        return (f"a look was skipped: {error}",)
-    moves = dot(move, move) ** 0.5
+        failure = error
+    seen, moves = agreed([seen, moves], source.like.device)
+    if not math.isnan(seen):
+        _see(n, seen)
+        n.longest = moves
+        if not n.rate > 0:
+            n.rate = START * (size or 1.0) / moves
+            opt._install(scaling or _plain(opt, source), n.rate)
+    hopeless = math.isnan(n.log_rate) and not isinstance(failure, NothingSeenError)
+    if failure is not None and (hopeless or isinstance(failure, DoubleBackwardError)):
+        raise failure
+    return () if failure is None else (f"a look was skipped: {failure}",)
+
+
+def _along(opt: Preconditioned, source: BatchSource, batch: Batch) -> tuple[Scaling, float, float]:
+    """The scaling of the coming step, the logarithm of √(gᵀDg/hᵀDh), and the length of the base's direction."""
+    local = source.local(batch)
+    fresh = opt._adaptive or not opt._numbers.armed
+    scaling = identity(opt._sizes(), source.like, opt._root_of(local)) if fresh else opt._scaling()
+    value = largest(source, local, scaling, 1).value
+    move = scaling(direction(opt.base, local.gradient()))
+    moves = math.sqrt(dot(move, move))
     if not 0 < moves < math.inf:
-        return (f"a look was skipped: the step of the base is of length {moves:g}",)
-    _see(n, -math.log(value))
-    n.longest = moves
-    if not n.rate > 0:
-        n.rate = START * (size or 1.0) / moves
-        opt._install(scaling, n.rate)
-    return ()
+        raise NothingSeenError(f"the step of the base is of length {moves:g}")
+    return scaling, -math.log(value), moves
 
 
 def _see(n: Numbers, seen: float) -> None:

@@ -54,16 +54,19 @@ def follow(opt: Preconditioned, source: BatchSource, batch: Batch) -> Seen | Non
 
 def _words(opt: Preconditioned, before: float, wanted: float, allowed: float) -> Iterator[str]:
     """What braked, and why."""
-    rate, share = opt._numbers.rate, longest(opt._numbers, opt._adaptive)
+    n, share = opt._numbers, _share(opt._numbers, opt._adaptive)
     if allowed < before:
         yield f"curvature along the steps has grown: it allows for a rate of {allowed:.3g}, which was {before:.3g}"
-    if rate < wanted and opt._adaptive:
-        yield f"steps are kept to {share:.1%} of |w| or so by a rate of {rate:.3g}; curvature allows {allowed:.3g}"
-    elif rate < wanted:
+    if n.rate < wanted and opt._adaptive:
+        yield f"steps are kept to {share:.1%} of |w| or so by a rate of {n.rate:.3g}; curvature allows {allowed:.3g}"
+    elif n.rate < wanted:
         yield (
-            f"w shrinks: the rate is held at {rate:.3g}, where curvature allows for {allowed:.3g}, so that no step takes more "
+            f"w shrinks: the rate is held at {n.rate:.3g}, where curvature allows for {allowed:.3g}, so that no step takes more "
             f"than {SHRUNK:.1%} off |w|"
         )
+    moves = n.rate * n.longest / inertia(opt.param_groups[0]).rest
+    if moves > n.limit:
+        yield f"this step is kept to {share:.1%} of |w|; at a rate of {n.rate:.3g} it would be {share * moves / n.limit:.1%}"
 
 
 def _due(n: Numbers) -> bool:
@@ -78,7 +81,7 @@ def _sigma(opt: Preconditioned) -> float:
     return SIGMA if opt._adaptive else SIGMA * (1 + memory) / (weight or 1.0)
 
 
-def longest(n: Numbers, adaptive: bool) -> float:
+def _share(n: Numbers, adaptive: bool) -> float:
     """The share of |w| that bounds the coming step."""
     return (TURNED_ADAPTIVE if adaptive else TURNED_PLAIN) / math.sqrt(n.steps + SETTLED)
 
@@ -92,7 +95,7 @@ def _measure_shrinking(n: Numbers, size: float) -> None:
 
 def _bounded(n: Numbers, size: float, adaptive: bool) -> float:
     """The rate, or less of it, so that w neither jumps nor shrinks away."""
-    share = longest(n, adaptive) * size
+    share = _share(n, adaptive) * size
     if adaptive:  # its steps are of about one length, also where a penalty alone pulls
         n.limit = math.inf
         return min(n.rate, share / n.longest) if n.longest > 0 else n.rate

@@ -61,8 +61,8 @@ def _words(opt: Preconditioned, before: float, wanted: float, allowed: float) ->
         yield f"steps are kept to {share:.1%} of |w| or so by a rate of {n.rate:.3g}; curvature allows {allowed:.3g}"
     elif n.rate < wanted:
         yield (
-            f"w shrinks: the rate is held at {n.rate:.3g}, where curvature allows for {allowed:.3g}, so that no step takes more "
-            f"than {SHRUNK:.1%} off |w|"
+            f"w shrinks: the rate is held at {n.rate:.3g}, where curvature allows for {allowed:.3g}, so that no step takes "
+            f"more than {SHRUNK:.1%} off |w|"
         )
     moves = n.rate * n.longest / inertia(opt.param_groups[0]).rest
     if moves > n.limit:

@@ -186,10 +186,35 @@ def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
     assert "never run on" not in page
     assert "<svg" in page
     assert all(method in page for method in missing())
-    assert (tmp_path / "starts.md").read_text(encoding="utf-8").count("\n") == 5
+    assert (tmp_path / "starts.md").read_text(encoding="utf-8").count(f"| {tiny}, sgd |") == 1
     assert (tmp_path / "rank.md").read_text(encoding="utf-8").count(f"| {tiny} |") == 1
     directions, alone = (
         max(r.products for r in file.rows if r.method == m and r.experiment == deep.EXPERIMENT)
         for m in (RANKED, AROUND["sgd"])
     )
     assert directions > alone + deep_peers.RANK  # the price of directions is counted
+
+
+def test_one_problem_and_some_methods_are_run_alone(tmp_path, tiny):
+    chosen = deep.methods([OURS, ADAM])
+    assert {p.arguments[0].method for p in deep.pieces([tiny], [0], chosen)} == {OURS, ADAM}
+    assert not list(deep.starts([tiny], [0], chosen))
+    around = list(deep.starts([tiny], [0], deep.methods([AROUND["sgd"]])))
+    assert len(around) == len(deep.RATES)
+    assert not list(deep.units(["mnist-mlp"], [0], [ADAM]))
+    assert deep.names([tiny], quick=True) == [tiny]
+    file = RowFile(tmp_path)
+    list(run_pieces(deep.pieces([tiny], [0], chosen, steps=30), file, 1))
+    assert "schedule-free" not in "".join(t.what for t in deep_targets.targets(deep_targets.Nets(file.rows, [0])))
+    assert "–" in deep_results.write(file.rows, [0], tmp_path)
+
+
+def test_names_that_are_not_there_are_told_with_those_that_are(monkeypatch):
+    with pytest.raises(ValueError, match=r"--problem: expected one of .*mnist-mlp.*; got nets"):
+        deep.names(["nets"])
+    with pytest.raises(ValueError, match=r"--method: expected one of .*Adam.*; got adam"):
+        deep.methods(["adam"])
+    monkeypatch.setattr(deep, "missing", lambda: {"SOAP": "pytorch-optimizer"})
+    with pytest.raises(ValueError, match=r"--method: SOAP is not installed; pip install 'pytorch-optimizer'"):
+        deep.methods(["SOAP"])
+    assert "SOAP" not in deep.methods()

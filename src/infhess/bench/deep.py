@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from json import loads
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from infhess.bench.deep_peers import AROUND, BASES, METHODS, OURS, observed
+from infhess.bench.deep_peers import AROUND, BASES, METHODS, OURS, missing, observed
 from infhess.experiments.pieces import Piece
 from infhess.experiments.rows import Row
 from infhess.experiments.training import Method, Run, stops
@@ -28,20 +28,36 @@ RESCALED = ("mnist-mlp", "cifar-net, Xavier")
 QUICK = ("mnist-mlp", "text-transformer")
 
 
-def names(*, quick: bool = False, full: bool = False) -> list[str]:
-    """Problems of a size."""
-    return list(QUICK) if quick else [*DEEP, *(FULL if full else ())]
+def names(only: Sequence[str] = (), *, quick: bool = False, full: bool = False) -> list[str]:
+    """Problems of a size, or these."""
+    return _among("problem", only, {**DEEP, **FULL}) or (list(QUICK) if quick else [*DEEP, *(FULL if full else ())])
 
 
-def pieces(problems: Sequence[str], seeds: Sequence[int], *, steps: int = 0) -> Iterator[Piece]:
+def methods(only: Sequence[str] = ()) -> list[str]:
+    """All that are installed, or these of them."""
+    absent = missing()
+    for name in _among("method", only, METHODS):
+        if name in absent:
+            raise ValueError(f"--method: {name} is not installed; pip install '{absent[name]}'")
+    return list(only) or [m for m in METHODS if m not in absent]
+
+
+def _among(what: str, given: Sequence[str], known: Iterable[str]) -> list[str]:
+    for name in given:
+        if name not in (names := list(known)):
+            raise ValueError(f"--{what}: expected one of {'; '.join(names)}; got {name}")
+    return list(given)
+
+
+def pieces(
+    problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0
+) -> Iterator[Piece]:
     """Every method on every problem: at its default, and as tuned where it has a grid."""
     settings = tuned()
     for name in problems:
         for seed in seeds:
-            for method, peer in METHODS.items():
-                if peer.missing:
-                    continue
-                values = {method: peer.default or 0.0}
+            for method in chosen or methods():
+                values = {method: METHODS[method].default or 0.0}
                 if f"{name}/{method}" in settings:
                     values[f"{method}, tuned"] = settings[f"{name}/{method}"]
                 for title, value in values.items():
@@ -58,19 +74,23 @@ def tuning(problems: Sequence[str], *, steps: int = 0) -> Iterator[Piece]:
                 yield Piece(row.piece, f"{name}: {method} at {value:g}", last, (row, method, value, steps))
 
 
-def starts(problems: Sequence[str], seeds: Sequence[int], *, steps: int = 0) -> Iterator[Piece]:
+def starts(
+    problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0
+) -> Iterator[Piece]:
     """`Preconditioned` around each base, from rates over eight orders of magnitude."""
     for name in problems:
-        for base in BASES:
+        for base in (b for b in BASES if AROUND[b] in (chosen or METHODS)):
             for rate in RATES:
                 for seed in seeds:
                     row = Row(STARTS, name, f"{AROUND[base]}, from {rate:g}", seed, net_problem(name).batch)
                     yield Piece(row.piece, f"{name}, seed {seed}: {row.method}", start, (row, base, rate, steps))
 
 
-def units(problems: Sequence[str], seeds: Sequence[int], *, steps: int = 0) -> Iterator[Piece]:
+def units(
+    problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0
+) -> Iterator[Piece]:
     """`RateFree` with the loss, and with the weights, in other units."""
-    for name in (n for n in problems if n in RESCALED):
+    for name in (n for n in problems if n in RESCALED and OURS in (chosen or METHODS)):
         for what in ("loss", "weights"):
             for scale in SCALES:
                 for seed in seeds:

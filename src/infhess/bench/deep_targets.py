@@ -65,9 +65,10 @@ def targets(nets: Nets) -> list[Target]:
     found = []
     for what, measure in (("training objective", nets.objective), ("test loss", nets.tested)):
         for rival, bound in ((ADAM, 0), (SCHEDULE_FREE, 1)):
-            behind = [n for n in nets.problems if not measure(n, OURS) < measure(n, rival)]
-            title = f"problems of {len(nets.problems)} where RateFree is behind {rival}'s default in {what}"
-            found.append(_none_of(title, behind, bound))
+            both = [n for n in nets.problems if {OURS, rival} <= set(nets.methods(n))]
+            behind = [n for n in both if not measure(n, OURS) < measure(n, rival)]
+            title = f"problems of {len(both)} where RateFree is behind {rival}'s default in {what}"
+            found += [_none_of(title, behind, bound)] if both else []
     return [*found, *_costs(nets), *_units(nets), *_starts(nets)]
 
 

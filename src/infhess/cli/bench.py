@@ -140,6 +140,12 @@ def deep(
     safety: Annotated[bool, typer.Option("--safety", help="The paper's net from rates of 1e-6 to 100.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two problems, 100 steps, one seed.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's net at its full width too.")] = False,
+    problem: Annotated[
+        list[str] | None, typer.Option("--problem", help="This problem alone; give it again for more.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="This method alone; give it again for more.")
+    ] = None,
     fresh: Fresh = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
@@ -147,6 +153,8 @@ def deep(
     """Nets: ours and what users would pick instead, from any rate and in any units; or what the optimizer costs.
 
     Example: `infhess bench deep --seed 100 --data-dir data`
+
+    Example: `infhess bench deep --problem mnist-mlp --method "ours, RateFree" --method Adam`
     """
     with remedies():
         from infhess.bench import deep as comparison
@@ -163,18 +171,19 @@ def deep(
             _optimizer_in_nets(out, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
             return
         plots.require()
-        for method, package in deep_peers.missing().items():
-            typer.echo(f"not installed, so not run: {method} (pip install '{package}')")
+        for name, package in deep_peers.missing().items():
+            typer.echo(f"not installed, so not run: {name} (pip install '{package}')")
         folder = out or Path("runs/bench-deep-tuning" if tune else "runs/bench-deep")
         file = RowFile(folder, fresh=fresh)
-        names, steps = comparison.names(quick=quick, full=full), 100 if quick else 0
+        names, steps = comparison.names(problem or (), quick=quick, full=full), 100 if quick else 0
+        chosen = comparison.methods(method or ())
         if tune:
             show.run(list(comparison.tuning(names, steps=steps)), file, workers)
             typer.echo(f"rows: {file.path}\nsettings: {deep_results.write_settings(file.rows, folder)}")
             return
         reported = list(range(seed, seed + (1 if quick else seeds)))
         for pieces in (comparison.pieces, comparison.starts, comparison.units):
-            show.run(list(pieces(names, reported, steps=steps)), file, workers)
+            show.run(list(pieces(names, reported, chosen, steps=steps)), file, workers)
         text = deep_results.write(file.rows, reported, folder)
         typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
 

@@ -195,7 +195,7 @@ def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
     assert directions > alone + deep_peers.RANK  # the price of directions is counted
 
 
-def test_one_problem_and_some_methods_are_run_alone(tmp_path, tiny):
+def test_one_problem_and_some_methods_are_run_alone(tiny):
     chosen = deep.methods([OURS, ADAM])
     assert {p.arguments[0].method for p in deep.pieces([tiny], [0], chosen)} == {OURS, ADAM}
     assert not list(deep.starts([tiny], [0], chosen))
@@ -203,10 +203,24 @@ def test_one_problem_and_some_methods_are_run_alone(tmp_path, tiny):
     assert len(around) == len(deep.RATES)
     assert not list(deep.units(["mnist-mlp"], [0], [ADAM]))
     assert deep.names([tiny], quick=True) == [tiny]
-    file = RowFile(tmp_path)
-    list(run_pieces(deep.pieces([tiny], [0], chosen, steps=30), file, 1))
-    assert "schedule-free" not in "".join(t.what for t in deep_targets.targets(deep_targets.Nets(file.rows, [0])))
-    assert "–" in deep_results.write(file.rows, [0], tmp_path)
+    assert deep.names([tiny, tiny]) == [tiny]
+    assert {p.arguments[1] for p in deep.tuning([tiny], [ADAM])} == {ADAM}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("method", [OURS, AROUND["sgd"], RANKED, ADAM])
+def test_a_part_of_it_is_written_without_the_rest(method, tmp_path, tiny, monkeypatch):
+    monkeypatch.setattr(deep_peers, "FIRST", 5)
+    monkeypatch.setattr(deep_targets, "LONG", 10)
+    file, chosen = RowFile(tmp_path), deep.methods([method])
+    for pieces in (deep.pieces, deep.starts, deep.units):
+        list(run_pieces(pieces([tiny], [0, 1], chosen, steps=30), file, 1))
+    assert tiny in deep_results.write(file.rows, [0, 1], tmp_path)
+    told = "".join(t.what for t in deep_targets.targets(deep_targets.Nets(file.rows, [0, 1])))
+    assert "level with" not in told
+    assert "behind" not in told
+    assert ("runs lost" in told) == (method == AROUND["sgd"])
+    assert tiny not in (tmp_path / "rank.md").read_text(encoding="utf-8")
 
 
 def test_names_that_are_not_there_are_told_with_those_that_are(monkeypatch):

@@ -41,10 +41,15 @@ def in_two_processes(target, *args):
     """What target(rank, *args, results) puts into the queue `results`, in two processes side by side."""
     context = torch.multiprocessing.get_context("spawn")
     results = context.Queue()
-    processes = [context.Process(target=target, args=(rank, *args, results)) for rank in range(2)]
+    processes = [context.Process(target=target, args=(rank, *args, results), daemon=True) for rank in range(2)]
     for process in processes:
         process.start()
-    found = [results.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join(60)
+    try:
+        found = [results.get(timeout=60) for _ in processes]
+        for process in processes:
+            process.join(60)
+        assert [process.exitcode for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
     return found

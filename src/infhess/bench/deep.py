@@ -35,18 +35,18 @@ def names(only: Sequence[str] = (), *, quick: bool = False, full: bool = False) 
 
 def methods(only: Sequence[str] = ()) -> list[str]:
     """All that are installed, or these of them."""
-    absent = missing()
-    for name in _among("method", only, METHODS):
+    absent, chosen = missing(), _among("method", only, METHODS)
+    for name in chosen:
         if name in absent:
             raise ValueError(f"--method: {name} is not installed; pip install '{absent[name]}'")
-    return list(only) or [m for m in METHODS if m not in absent]
+    return chosen or [m for m in METHODS if m not in absent]
 
 
 def _among(what: str, given: Sequence[str], known: Iterable[str]) -> list[str]:
     for name in given:
         if name not in (names := list(known)):
             raise ValueError(f"--{what}: expected one of {'; '.join(names)}; got {name}")
-    return list(given)
+    return list(dict.fromkeys(given))
 
 
 def pieces(
@@ -65,11 +65,12 @@ def pieces(
                     yield Piece(row.piece, f"{name}, seed {seed}: {title}", run, (row, method, value, steps))
 
 
-def tuning(problems: Sequence[str], *, steps: int = 0) -> Iterator[Piece]:
+def tuning(problems: Sequence[str], chosen: Sequence[str] = (), *, steps: int = 0) -> Iterator[Piece]:
     """The grids, on a seed that is not reported."""
     for name in problems:
-        for method, peer in METHODS.items():
-            for value in sorted({*peer.grid, peer.default or 0.0}) if peer.grid and not peer.missing else ():
+        for method in chosen or methods():
+            peer = METHODS[method]
+            for value in sorted({*peer.grid, peer.default or 0.0}) if peer.grid else ():
                 row = Row(TUNING, name, f"{method}: {value:g}", TUNING_SEED, net_problem(name).batch)
                 yield Piece(row.piece, f"{name}: {method} at {value:g}", last, (row, method, value, steps))
 

@@ -131,7 +131,7 @@ def ranked(nets: Nets) -> str:
         alone, beside = (nets.objective(name, m) for m in (AROUND["sgd"], RANKED))
         least = 2 * noise([nets.ends(name, AROUND["sgd"]), nets.ends(name, RANKED)])
         word = "add nothing" if abs(beside - alone) <= least else "help" if beside < alone else "cost more"
-        if not math.isnan(beside):
+        if not math.isnan(beside - alone):
             pairs = " | ".join(_pair(nets, name, m) for m in (AROUND["sgd"], RANKED))
             lines.append(f"| {name} | {pairs} | {'–' if math.isnan(least) else word} |")
     return "\n".join(lines) + "\n"

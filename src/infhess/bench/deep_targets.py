@@ -49,6 +49,10 @@ class Nets:
         ends = self.ends(name, method)
         return fmean(r.metric for r in ends) if ends else math.nan
 
+    def first(self, name: str) -> float:
+        """The objective at the first row of a run, whatever the method: all begin with the same weights."""
+        return self.runs(name, self.methods(name)[0])[0][0].loss
+
     def of(self, experiment: str, name: str, method: str) -> list[Row]:
         """Rows of another experiment, one a seed."""
         return [r for r in self.rows if (r.experiment, r.problem, r.method) == (experiment, name, method)]
@@ -81,7 +85,7 @@ def _costs(nets: Nets) -> list[Target]:
     found = []
     for name in nets.problems:
         ours, adam = nets.ends(name, OURS), nets.ends(name, ADAM)
-        if not ours or not all(r.data_points >= LONG * r.batch_size for r in adam):
+        if not (ours and adam) or not all(r.data_points >= LONG * r.batch_size for r in adam):
             continue
         extra = fmean(NetProblem.price * r.products * r.batch_size / r.data_points for r in ours)
         found.append(at_most(f"{name}: extra gradients of RateFree", extra, EXTRA))
@@ -115,12 +119,14 @@ def _starts(nets: Nets) -> list[Target]:
         }  # one seed tells nothing of noise
         if not rows:
             continue
-        lost = sum(not r.loss < nets.runs(n, ADAM)[0][0].loss for n, runs in rows.items() for run in runs for r in run)
+        lost = sum(not r.loss < nets.first(n) for n, runs in rows.items() for run in runs for r in run)
         found.append(at_most(f"around {base}: runs lost, of {sum(len(r) for v in rows.values() for r in v)}", lost, 0))
         apart = [n for n, runs in rows.items() if not _spread(runs) <= 2 * noise(runs)]
         found.append(_none_of(f"around {base}: problems where rates differ by over two deviations of seeds", apart))
-        behind = [n for n, runs in rows.items() if not _mean(runs) <= nets.objective(n, rival) + 2 * noise(runs)]
-        found.append(_none_of(f"around {base}: problems where it is not level with {rival}", behind))
+        both = {n: runs for n, runs in rows.items() if rival in nets.methods(n)}
+        behind = [n for n, runs in both.items() if not _mean(runs) <= nets.objective(n, rival) + 2 * noise(runs)]
+        title = f"around {base}: problems where it is not level with {rival}"
+        found += [_none_of(title, behind)] if both else []
     return found
 
 

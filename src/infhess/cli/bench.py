@@ -166,6 +166,8 @@ def deep(
 
         if tune + cost + safety > 1:
             raise ValueError("expected at most one of --tune, --cost and --safety")
+        if (cost or safety) and (problem or method):
+            raise ValueError("--problem and --method: not with --cost or --safety, which are of the paper's net")
         use(data_dir)
         if cost or safety:
             _optimizer_in_nets(out, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
@@ -174,11 +176,11 @@ def deep(
         for name, package in deep_peers.missing().items():
             typer.echo(f"not installed, so not run: {name} (pip install '{package}')")
         folder = out or Path("runs/bench-deep-tuning" if tune else "runs/bench-deep")
-        file = RowFile(folder, fresh=fresh)
         names, steps = comparison.names(problem or (), quick=quick, full=full), 100 if quick else 0
         chosen = comparison.methods(method or ())
+        file = RowFile(folder, fresh=fresh)
         if tune:
-            show.run(list(comparison.tuning(names, steps=steps)), file, workers)
+            show.run(list(comparison.tuning(names, chosen, steps=steps)), file, workers)
             typer.echo(f"rows: {file.path}\nsettings: {deep_results.write_settings(file.rows, folder)}")
             return
         reported = list(range(seed, seed + (1 if quick else seeds)))

@@ -194,4 +194,6 @@ def _check(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None
         expected, got = tuple(real(p.detach()).shape), tuple(given["z"].shape) if given else ()
         if given and got != expected:
             raise ValueError(f"state_dict: parameter {name} was saved with shape {got}, expected {expected}")
+        if given:
+            Following.of(given[NUMBERS])
     optimizer._incoming = entries

@@ -8,6 +8,7 @@ from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.optim.convex import converge
 from infhess.optim.nets import follow
+from infhess.optim.ranks import world
 from infhess.optim.report import Seen
 from infhess.optim.wrapper import LARGE
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 def observe(opt: Preconditioned, source: Hessian, batch: Batch) -> Seen | None:
     """One batch; eigenvalues and notes if something was estimated."""
     numbers = opt._numbers
-    if opt.blocks == "layer" or source.size > LARGE:
+    if (
+        opt.blocks == "layer" or source.size > LARGE or world() > 1
+    ):  # of these rules, processes agree in that for nets alone
         numbers.nonconvex = 1.0
     numbers.read += size_of(batch)
     numbers.steps += 1

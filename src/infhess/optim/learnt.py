@@ -102,6 +102,8 @@ class Learnt:
                 f"state_dict: parameter {name} was saved with {got}, expected {expected}; make the optimizer with the rank, "
                 "the base and the parameters that it was saved with"
             )
+        if NUMBERS in entries:
+            Numbers.of(entries[NUMBERS])
 
     def adopt(self, entries: dict[Tensor, dict[str, Tensor]]) -> None:
         """Take copies of the entries of a checkpoint; parameters without any know nothing."""

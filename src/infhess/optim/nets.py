@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from infhess.curvature.batch_source import BatchSource
@@ -21,7 +22,8 @@ from infhess.optim.step_length import NothingSeenError, dot, largest
 if TYPE_CHECKING:
     from infhess.optim.preconditioned import Preconditioned
 
-# The rate in units of √(gᵀDg/hᵀDh). Gradient descent is stable up to twice inverse curvature, heavy ball to 1 + β times that.
+# The rate in units of √(gᵀDg/hᵀDh): gradient descent is stable up to twice inverse curvature. A rate is of all that a gradient
+# moves w by in the end; with heavy ball, stable up to (1 + β)/(1 − β) times that, 1 + β times that was measured to do.
 SIGMA = 2.0
 # Growth of the rate a step once what curvature allows for was reached; steps after which the base's scaling has settled.
 SLOW, SETTLED = 1.03, 64
@@ -64,7 +66,7 @@ def _words(opt: Preconditioned, before: float, wanted: float, allowed: float) ->
             f"w shrinks: the rate is held at {n.rate:.3g}, where curvature allows for {allowed:.3g}, so that no step takes "
             f"more than {SHRUNK:.1%} off |w|"
         )
-    moves = n.rate * n.longest / inertia(opt.param_groups[0]).rest
+    moves = n.rate * n.longest
     if moves > n.limit:
         yield f"this step is kept to {share:.1%} of |w|; at a rate of {n.rate:.3g} it would be {share * moves / n.limit:.1%}"
 
@@ -77,8 +79,8 @@ def _due(n: Numbers) -> bool:
 
 
 def _sigma(opt: Preconditioned) -> float:
-    memory, weight = inertia(opt.param_groups[0])
-    return SIGMA if opt._adaptive else SIGMA * (1 + memory) / (weight or 1.0)
+    heavy = min(0.0 if group.get("nesterov") else inertia(group).decay for group in opt.param_groups)
+    return SIGMA if opt._adaptive else SIGMA * (1 + heavy)
 
 
 def _share(n: Numbers, adaptive: bool) -> float:
@@ -106,10 +108,13 @@ def _bounded(n: Numbers, size: float, adaptive: bool) -> float:
 def _wait(opt: Preconditioned, source: BatchSource) -> None:
     """No rate is known yet: the step that an update measured stays, and without one none is made, whatever the base's rate."""
     if not opt._numbers.armed:
-        opt._install(_plain(opt, source), 0.0)
+        opt._install(_standing(opt, source), 0.0)
 
 
-def _plain(opt: Preconditioned, source: BatchSource) -> Scaling:
+def _standing(opt: Preconditioned, source: BatchSource) -> Scaling:
+    """P² as an `update` left it around sgd, else the base as it is."""
+    if opt._numbers.armed and not opt._adaptive:
+        return opt._scaling()
     return identity(opt._sizes(), source.like, source.like.new_ones(source.size) if opt._adaptive else None)
 
 
@@ -124,24 +129,25 @@ def _look(opt: Preconditioned, source: BatchSource, batch: Batch, size: float) -
         scaling, seen, moves = _along(opt, source, batch)
     except ValueError as error:
         failure = error
-    seen, moves = agreed([seen, moves], source.like.device)
+    bad = failure is not None and not isinstance(failure, NothingSeenError)
+    seen, moves, bad_somewhere = agreed([seen, moves, float(bad)], source.like.device)
     if not math.isnan(seen):
         _see(n, seen)
         n.longest = moves
         if not n.rate > 0:
             n.rate = START * (size or 1.0) / moves
-            opt._install(scaling or _plain(opt, source), n.rate)
-    hopeless = math.isnan(n.log_rate) and not isinstance(failure, NothingSeenError)
-    if failure is not None and (hopeless or isinstance(failure, DoubleBackwardError)):
-        raise failure
+            opt._install(scaling or _standing(opt, source), n.rate)
+    hopeless = math.isnan(n.log_rate) and bad_somewhere > 0
+    if hopeless or isinstance(failure, DoubleBackwardError):
+        raise failure or ValueError("the first look at curvature failed in another process that trains this model")
     return () if failure is None else (f"a look was skipped: {failure}",)
 
 
 def _along(opt: Preconditioned, source: BatchSource, batch: Batch) -> tuple[Scaling, float, float]:
     """The scaling of the coming step, the logarithm of √(gᵀDg/hᵀDh), and the length of the base's direction."""
-    local = source.local(batch)
-    fresh = opt._adaptive or not opt._numbers.armed
-    scaling = identity(opt._sizes(), source.like, opt._root_of(local)) if fresh else opt._scaling()
+    local, scaling = source.local(batch), _standing(opt, source)
+    if opt._adaptive:
+        scaling = replace(scaling, root=opt._root_of(local))
     value = largest(source, local, scaling, 1).value
     move = scaling(direction(opt.base, local.gradient()))
     moves = math.sqrt(dot(move, move))

@@ -23,6 +23,9 @@ class Scalars:
     def of(cls: type[Some], tensor: Tensor) -> Some:
         """From such a tensor; from a shorter one, of an earlier version, what it has."""
         names = [f.name for f in fields(cls)]
+        if len(tensor) > len(names):
+            got, most = len(tensor), len(names)
+            raise ValueError(f"state_dict: expected up to {most} numbers, got {got}; is it of another version?")
         return cls(**dict(zip(names, tensor.tolist())))
 
 

@@ -101,7 +101,8 @@ def summary(nets: Nets) -> str:
         best = min(others, key=lambda m: nets.objective(name, m), default="")
         cells = [_pair(nets, name, m) for m in shown]
         lines.append(f"| {name}{_unseen(name)} | {' | '.join(cells)} | {best} {_pair(nets, name, best)} |")
-    return "\n".join([*lines, "", "† ours was not run on it in development.", ""])
+    lines += ["", "† ours was not run on it in development."] if any(map(_unseen, nets.problems)) else []
+    return "\n".join([*lines, ""])
 
 
 def _unseen(name: str) -> str:
@@ -192,11 +193,15 @@ def _rates(nets: Nets, folder: Path) -> Figure:
 
 def notes(nets: Nets, seeds: Sequence[int]) -> list[str]:
     """How it was done, and what does not show in the figures."""
-    seen = [n for n in nets.problems if net_problem(n).seen]
-    new = [n for n in nets.problems if not net_problem(n).seen]
+    seen, new = ([n for n in nets.problems if net_problem(n).seen is known] for known in (True, False))
     return [
-        f"Means over seeds {seeds[0]} to {seeds[-1]}. Development looked at seeds 0 to 3 of {listed(seen)}; "
-        + (f"ours was never run on {listed(new)}, where only sgd, momentum and Adam were tuned." if new else ""),
+        f"Seeds: {listed([f'{seed}' for seed in seeds])}.",
+        *([f"Development looked at {listed(seen)}, at seeds 0 to 3, or at narrower copies."] if seen else []),
+        *(
+            [f"Ours was never run in development on {listed(new)}; sgd, momentum and Adam were tuned there."]
+            if new
+            else []
+        ),
         "Equal budgets in gradients: a product, with the graph that it needs, is charged as two and a half gradients, so "
         "methods with products make fewer steps. The objective is that of the first 1,000 training points, the test loss that "
         "of 1,000 held back (500 windows of text).",

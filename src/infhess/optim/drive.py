@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 def observe(opt: Preconditioned, source: Hessian, batch: Batch) -> Seen | None:
     """One batch; eigenvalues and notes if something was estimated."""
     numbers = opt._numbers
-    if (
-        opt.blocks == "layer" or source.size > LARGE or world() > 1
-    ):  # of these rules, processes agree in that for nets alone
+    # Processes that train one model together agree on what they see by the rule for nets alone.
+    if opt.blocks == "layer" or source.size > LARGE or world() > 1:
         numbers.nonconvex = 1.0
     numbers.read += size_of(batch)
     numbers.steps += 1

@@ -145,9 +145,8 @@ def _look(opt: Preconditioned, source: BatchSource, batch: Batch, size: float) -
 
 def _along(opt: Preconditioned, source: BatchSource, batch: Batch) -> tuple[Scaling, float, float]:
     """The scaling of the coming step, the logarithm of √(gᵀDg/hᵀDh), and the length of the base's direction."""
-    local, scaling = source.local(batch), _standing(opt, source)
-    if opt._adaptive:
-        scaling = replace(scaling, root=opt._root_of(local))
+    local = source.local(batch)
+    scaling = replace(_standing(opt, source), root=opt._root_of(local))
     value = largest(source, local, scaling, 1).value
     move = scaling(direction(opt.base, local.gradient()))
     moves = math.sqrt(dot(move, move))

@@ -158,9 +158,9 @@ DEEP: dict[str, NetProblem] = {
 }
 FULL: dict[str, NetProblem] = {
     "paper's net, Xavier": NetProblem(
-        lambda: paper_net(xavier=True), lambda: cifar(10_000), batch=32, steps=3_000, l2=0.01, seen=False
+        lambda: paper_net(xavier=True), lambda: cifar(10_000), batch=32, steps=3_000, l2=0.01
     ),
-    "paper's net, default": NetProblem(paper_net, lambda: cifar(10_000), batch=32, steps=3_000, l2=0.01, seen=False),
+    "paper's net, default": NetProblem(paper_net, lambda: cifar(10_000), batch=32, steps=3_000, l2=0.01),
 }
 
 

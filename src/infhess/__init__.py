@@ -6,7 +6,7 @@ from infhess.curvature import DoubleBackwardError, GaussNewton, Hessian, Product
 from infhess.lowrank import LowRank, Operator
 from infhess.optim import Preconditioned, Rate, RateFree, RateReport, Report, Snapshot
 from infhess.posterior import CurvatureShaped, Isotropic, Kronecker, Posterior, Symmetric, condition, load
-from infhess.preconditioner import paper_preconditioner, preconditioner
+from infhess.scaling import paper_preconditioner, preconditioner
 from infhess.spectrum import Spectrum, largest, spectrum, spectrum_rounds, trace
 
 __all__ = [

@@ -17,7 +17,7 @@ from infhess.bench.cdat import Cdat
 from infhess.bench.optimizers import Peer, ScheduleFree, adam, alone, momentum, prodigy
 from infhess.experiments.training import MakeOptimizer, Method, Problem, SelfDriving, Training, sgd
 from infhess.optim import Preconditioned, RateFree
-from infhess.optim.norms import Statistics
+from infhess.optim.averaging.batch_norm import Statistics
 from infhess.problems.shuffled import Reading
 
 # Batches on which BatchNorm's statistics are gathered for averages that are not ours: the same as for ours.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -98,6 +98,12 @@ class BatchSource(Source):
         y = local.product(s)
         self._count(local, 1)
         return y
+
+    def products_of(self, local: Local, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """A product with the matrix of one batch, parameter by parameter, counted."""
+        found = local.along(vectors)
+        self._count(local, 1)
+        return found
 
     def block(self, local: Local, S: Tensor) -> Tensor:
         """Products with the matrix of one batch and each column of S, counted."""

@@ -58,7 +58,7 @@ class Flat:
         if vector.shape != (self.size,):
             raise ValueError(f"expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
         parts = zip(self.params, torch.split(vector, self.sizes))
-        return [_shaped(v, p) for p, v in parts if p.requires_grad]
+        return [shaped(v, p) for p, v in parts if p.requires_grad]
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def _wide(v: Tensor) -> Tensor:
     return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
 
 
-def _shaped(v: Tensor, p: Tensor) -> Tensor:
+def shaped(v: Tensor, p: Tensor) -> Tensor:
     """A part of a flat vector as a tensor like the parameter."""
     if p.is_complex():
         parts = v.reshape(*p.shape, 2).to(p.device, p.real.dtype, copy=True)  # at an even place in memory

@@ -38,6 +38,15 @@ class Local(ABC):
     def product(self, s: Tensor) -> Tensor:
         """The product with a flat vector."""
 
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradient of the loss, a tensor for each parameter that requires one."""
+        return self.flat.unpack(self.gradient())
+
+    def along(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """The product with tensors of the shapes of the parameters that require a gradient."""
+        return self.flat.unpack(self.product(self.flat.pack(vectors)))
+
     def block(self, S: Tensor) -> Tensor:
         """The products with the columns of S."""
         return torch.stack([self.product(s) for s in S.unbind(1)], 1)
@@ -98,16 +107,25 @@ class HessianLocal(Local):
         with untouched(flat.live, seed) as self.watch:
             with TwiceDifferentiable():
                 value = scalar(loss(batch))
-            self.gradients = derivative([value], flat.live, None, create_graph=True)
+            self._gradients = derivative([value], flat.live, None, create_graph=True)
 
     def gradient(self) -> Tensor:
         """The gradient of the loss, flat."""
         return self.flat.pack(self.gradients)
 
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradient of the loss, with its graph."""
+        return self._gradients
+
+    def along(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """H s, parameter by parameter: no flat copy is made."""
+        with self._backward():
+            return derivative(self.gradients, self.flat.live, vectors, retain_graph=True)
+
     def product(self, s: Tensor) -> Tensor:
         """H s."""
-        with self._backward():
-            return self.flat.pack(derivative(self.gradients, self.flat.live, self.flat.unpack(s), retain_graph=True))
+        return self.flat.pack(self.along(self.flat.unpack(s)))
 
     def block(self, S: Tensor) -> Tensor:
         """H S, several columns in one pass where PyTorch can."""

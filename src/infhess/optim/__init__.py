@@ -1,9 +1,8 @@
 """Optimizers that learn curvature as they go."""
 
 from infhess.optim.preconditioned import Preconditioned
-from infhess.optim.rate import Rate, RateReport
 from infhess.optim.rate_free import RateFree
-from infhess.optim.report import Report
+from infhess.optim.reports import Rate, RateReport, Report
 from infhess.optim.snapshot import Snapshot
 
 __all__ = ["Preconditioned", "Rate", "RateFree", "RateReport", "Report", "Snapshot"]

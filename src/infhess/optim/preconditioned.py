@@ -6,44 +6,71 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from infhess._checks import count
+from infhess.curvature import batches as batching
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
-from infhess.curvature.local import Local
 from infhess.lowrank import Operator
-from infhess.optim import drive
-from infhess.optim.bases import decay, moved, rate_is_known, root_of_scaling
-from infhess.optim.blocks import BLOCKS
-from infhess.optim.estimate import POINTS_A_DIRECTION, Estimate, layered, pooled, printed, printed_layers, read_pool
-from infhess.optim.report import Report
-from infhess.optim.safety import FRESH, Step, measured_step
-from infhess.optim.scaling import Scaling
-from infhess.optim.wrapper import Wrapper
+from infhess.optim.base_optimizers import decay, moved, rate_is_known, sqrt_scaling
+from infhess.optim.controllers import switch
+from infhess.optim.controllers.context import Context, Decision
+from infhess.optim.controllers.measured import FRESH, Step, measured_step
+from infhess.optim.distributed import world_size
+from infhess.optim.preconditioning.build import (
+    POINTS_A_DIRECTION,
+    Estimate,
+    layered,
+    paper,
+    paper_layers,
+    pooled,
+    read_pool,
+)
+from infhess.optim.preconditioning.layers import BLOCKS
+from infhess.optim.reports import Report
+from infhess.optim.wrapper import Wrapper, size_of
+from infhess.scaling import Scaling
 
 METHODS = ("curvature", "paper")
 STEP_LENGTHS = ("measured", "paper", "keep")
+# More parameters than this are a net: its curvature is followed, not inferred, and no mean of its iterates is kept.
+LARGE = 100_000
+
+
+class Observed(NamedTuple):
+    """A call of `observe`."""
+
+    loss: Callable[[Batch], Tensor]
+    batch: Batch
+    points: int | None
+    split: bool
+    products: str
+    generator: torch.Generator | None
 
 
 class Preconditioned(Wrapper):
     """Any torch optimizer, with gradients preconditioned by inferred curvature and a step that needs no tuning.
 
     Before the first `update` or `observe` it is its base, bit for bit. From then on w moves by −step·lr/lr₀·P²g where the base
-    is sgd, with lr₀ the rate that the base was made with: `lr` is the scheduler's, and the rate given at the start does
-    not matter. Momentum, Adam's scaling and weight decay stay the base's.
+    is sgd, with lr₀ the learning rate that the base was made with, or the largest one of a schedule: `lr` is the scheduler's,
+    and the rate given at the start does not matter. Momentum, Adam's scaling and weight decay stay the base's.
+
+    A step whose gradient holds NaN or infinity is not made, and the next report says so. With a `GradScaler`, call
+    `scaler.unscale_(optimizer)` before `observe`; a report says where that was forgotten.
 
     Args:
         base: the optimizer to wrap; parameter groups are shared with it.
         rank: directions of P; 32 by default, less where that would take more than 1 GiB.
         method: "curvature", the library's best, or "paper", de Roos & Hennig 2019 as printed.
-        blocks: "whole" (one matrix over all parameters, for small and convex problems) or "layer" (one a layer, for nets).
+        blocks: "whole" (one matrix over all parameters, for small and convex problems) or "layer" (one per layer, for nets).
         step_length: "measured" (1/λmax(P²B) on fresh batches), "paper" (α² times the base's rate; 1/b0 for layers) or "keep"
             (the base's own rate). By default the method's own.
-        steps: products of inference; by default rank, and for "paper" 16, or 5 for layers.
+        steps: Hessian-vector products of inference; by default rank, and for "paper" 16, or 5 for layers.
 
     >>> import torch, infhess
     >>> w = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
@@ -57,7 +84,7 @@ class Preconditioned(Wrapper):
 
     """
 
-    _settings = ("method", "step_length", "steps")
+    _settings = ("method", "step_length", "steps", "_asked_rank", "_pool", "_observed", "_acted")
 
     def __init__(
         self,
@@ -77,12 +104,22 @@ class Preconditioned(Wrapper):
         ):
             if value not in allowed:
                 raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
-        super().__init__(base, None if rank is None else count(rank, "rank"), blocks)
-        self.method, self.step_length, self.steps = (
-            method,
-            step_length,
-            None if steps is None else count(steps, "steps"),
-        )
+        self._asked_rank = None if rank is None else count(rank, "rank")
+        self._pool: list[Batch] = []  # batches kept by observe until an estimate is made
+        self._observed: list[Observed] = []  # calls of observe since the last step
+        self._acted = 0  # how many of them were acted upon
+        super().__init__(base, self._asked_rank, blocks)
+        self.method, self.step_length = method, step_length
+        self.steps = None if steps is None else count(steps, "steps")
+
+    def reset(self) -> None:
+        """Forget everything learnt: until the next estimate the wrapper is its base again."""
+        super().reset()
+        self._pool.clear()
+
+    def _adopt(self, incoming: Any) -> None:
+        super()._adopt(incoming)
+        self._pool.clear()
 
     def update(
         self,
@@ -109,30 +146,50 @@ class Preconditioned(Wrapper):
         source = self._source(loss, batches, split, products, generator)
         found = self._estimated(source)
         step = self._step_of(source, found)
-        self._install(step.scaling, step.step, step.limit)
-        self._numbers.start_over()
+        self._install(step.scaling)
+        self._state.step, self._state.limit = step.step, step.limit
+        self._state.start_over()
+        notes = (*found.notes, *step.notes, *self._state.diagnostics())
         seconds = time.perf_counter() - started
         return Report(
-            found.values, found.std, step.step, source.products, source.data_points, seconds, found.notes + step.notes,
+            found.values,
+            found.std,
+            step.step,
+            source.products,
+            source.data_points,
+            seconds,
+            notes,
             source.product_points,
-        )  # fmt: skip
+        )
+
+    # ---- online
 
     def observe(
         self,
         loss: Callable[[Batch], Tensor],
         batch: Batch,
         *,
+        points: int | None = None,
         split: bool = True,
         products: str = "exact",
         generator: torch.Generator | None = None,
     ) -> Report | None:
-        """Self-driving: call it between backward and step with each batch, instead of `update`.
+        """Call it between backward and step with each batch, instead of `update`.
 
         It estimates, refreshes and follows the step length by itself, on the batches that training reads anyway (a few of
-        them are kept until an estimate is made). Where the loss proves not to be convex it follows the step alone.
+        them are kept until an estimate is made). Where the loss proves not to be convex it follows the learning rate alone.
+        Until a learning rate is known no step is made. With gradient accumulation, call it for each micro-batch: those of
+        one step are one batch. `points` is the size of the batch where it does not tell.
 
         Returns a report when it did something; its data_points are 0, since nothing was read beside training.
         """
+        if not self._observed:
+            self._check_observable()
+        self._observed.append(Observed(loss, batch, points, split and points is None, products, generator))
+        # Micro-batches come in equal numbers: the last one is acted upon.
+        return self._act() if len(self._observed) == self._state.micro_batches else None
+
+    def _check_observable(self) -> None:
         if self.method != "curvature" or self.step_length != "measured":
             raise ValueError('observe: needs method="curvature" and step_length="measured"; with others call update')
         if not rate_is_known(self.base):
@@ -140,19 +197,81 @@ class Preconditioned(Wrapper):
                 f"observe: {type(self.base).__name__} does not move by its rate times a known scaling; wrap SGD or Adam"
             )
         self._check_rates()
-        started = time.perf_counter()
-        masks = generator or torch.Generator().manual_seed(int(self._numbers.steps))  # others for each batch
-        source = self._source(loss, [batch], split, products, masks)
-        with torch.no_grad():
-            seen = drive.observe(self, source, batch)
-        if seen is None:
+
+    def _before_step(self) -> None:
+        """Where micro-batches were more or fewer than those of the step before: act upon what there is."""
+        if self._observed and self._acted < len(self._observed):
+            if self._acted and self._state.steps == 1:  # the very first step, of one micro-batch alone
+                self.reset()
+                self._acted = 0
+            if not self._acted:
+                self._act()
+            self._state.micro_batches = float(len(self._observed))
+        self._observed.clear()
+        self._acted = 0
+
+    def _act(self) -> Report | None:
+        """Let a controller decide on the coming step, and do what it says."""
+        started, state, seen = time.perf_counter(), self._state, list(self._observed)
+        self._acted = len(seen)
+        sizes = [batching.size_of(o.batch) if o.points is None else count(o.points, "points") for o in seen]
+        # Processes that train one model together agree on what they see by the rule for nets alone.
+        if self.blocks == "layer" or world_size() > 1 or size_of(self.base) > LARGE:
+            state.nonconvex = 1.0
+        whole = not state.nonconvex and all(o.split for o in seen)
+        batch = batching.joined([o.batch for o in seen]) if whole else seen[-1].batch
+        state.read += sum(sizes)
+        state.steps += 1
+        context = self._context(seen[-1], batch, sum(sizes))
+        try:
+            with torch.no_grad():
+                decision = switch.decide(context)
+        except ValueError:
+            self._observed.clear()
+            self._acted = 0
+            raise
+        self._follow(decision)
+        return self._report(context, decision, time.perf_counter() - started)
+
+    def _context(self, last: Observed, batch: Batch, points: int) -> Context:
+        def source() -> Hessian:
+            masks = last.generator or torch.Generator().manual_seed(int(self._state.steps))  # others for each batch
+            return self._source(last.loss, [batch], last.split, last.products, masks)
+
+        return Context(
+            self._state, self.base, self._params(), self._learnt.of, batch, points, self.rank, self._pool, source,
+            self._scaling,
+        )  # fmt: skip
+
+    def _follow(self, decision: Decision) -> None:
+        """Act on a decision."""
+        state = self._state
+        if decision.scaling is not None:
+            self._install(decision.scaling)
+        if not math.isnan(decision.rate):
+            state.active, state.step = 1.0, decision.rate / state.factor
+        state.limit, state.momentum = decision.limit, decision.momentum
+
+    def _report(self, context: Context, decision: Decision, seconds: float) -> Report | None:
+        state, source = self._state, context.source if decision.values is not None else None
+        if decision.values is None or source is None:
             return None
-        values, notes = seen
-        bars = torch.full_like(values, torch.nan)
-        seconds = time.perf_counter() - started
-        n = self._numbers
-        std = n.step * n.log_rate_variance**0.5 if n.log_rate == n.log_rate else math.nan
-        return Report(values, bars, n.step, source.products, 0, seconds, notes, source.product_points, std)
+        notes = (*decision.notes, *state.diagnostics(), *self._rank_note())
+        std = state.step * state.log_rate_variance**0.5 if state.log_rate == state.log_rate else math.nan
+        bars = torch.full_like(decision.values, torch.nan)
+        return Report(decision.values, bars, state.step, source.products, 0, seconds, notes, source.product_points, std)
+
+    def _rank_note(self) -> tuple[str, ...]:
+        """A rank that was asked for and is not in use, said once."""
+        if self._asked_rank is None or not self._state.nonconvex or self._state.rank_noted or self._state.directions:
+            return ()
+        self._state.rank_noted = 1.0
+        return (
+            f"rank = {self._asked_rank} is not used: in nets observe follows the learning rate alone; call update for "
+            "directions",
+        )
+
+    # ---- an estimate
 
     def _source(
         self,
@@ -169,7 +288,8 @@ class Preconditioned(Wrapper):
         if len(signs) > 1:
             raise ValueError("expected all groups to minimise, or all to maximise")
         for i, p in enumerate(self._params()):
-            if real(p.detach()).shape != self._learnt.of(p)["basis"].shape[1:]:
+            known = self._learnt.of(p)
+            if "basis" in known and real(p.detach()).shape != known["basis"].shape[1:]:
                 raise ValueError(
                     f"parameter {i} has changed its shape to {tuple(p.shape)}; make a new Preconditioned for the new model"
                 )
@@ -180,31 +300,29 @@ class Preconditioned(Wrapper):
         sizes, rank = self._sizes(), min(self.rank, source.size)
         if self.method == "paper":
             if self.blocks == "layer":
-                return printed_layers(source, sizes, rank, self.steps or max(5, rank))
-            return printed(source, rank, self.steps or max(16, rank))
+                return paper_layers(source, sizes, rank, self.steps or max(5, rank))
+            return paper(source, rank, self.steps or max(16, rank))
         root = self._root(source)
         if self.blocks == "layer":
             return layered(source, sizes, rank, self.steps or rank, root)
         steps = self.steps or rank
         return pooled(source, read_pool(source, POINTS_A_DIRECTION * steps), rank, steps, root)
 
+    def _sizes(self) -> list[int]:
+        """Numbers in each block."""
+        params = self._params()
+        return [sum(real(params[i].detach()).numel() for i in block) for block in self._blocks()]
+
     def _root(self, source: Hessian) -> Tensor | None:
         """The root of the base's own scaling; before its first step, from the squares of a few gradients."""
         if not self._adaptive:
             return None
         if all(moved(self.state.get(p, {})) for p in self._params()):
-            return root_of_scaling(self.base, source.like)
+            return sqrt_scaling(self.base, source.like)
         squares = source.like.new_zeros(source.size)
         for _ in range(FRESH):
             squares += source.gradient().square() / FRESH
-        return root_of_scaling(self.base, source.like, squares)
-
-    def _root_of(self, local: Local) -> Tensor | None:
-        """The same for the coming step, with the gradient of its batch."""
-        if not self._adaptive:
-            return None
-        g = local.gradient()
-        return root_of_scaling(self.base, g, g.square())
+        return sqrt_scaling(self.base, source.like, squares)
 
     def _step_of(self, source: Hessian, found: Estimate) -> Step:
         """The step of the chosen kind, and P² with the factor that goes with it."""
@@ -213,26 +331,27 @@ class Preconditioned(Wrapper):
             plain = self.method == "paper" or self._adaptive  # Adam's own rate is for gradients of its own scale
             return Step(replace(scaling, factor=1.0) if plain else scaling, math.nan)
         if self.step_length == "paper":
-            return self._printed_step(scaling, found)
+            return self._paper_step(scaling, found)
         if not rate_is_known(self.base):
             kept = f"{type(self.base).__name__} keeps its rate, which does not multiply a known scaling of gradients"
             return Step(replace(scaling, factor=1.0), math.nan, math.inf, (kept,))
         self._check_rates()
-        return measured_step(source, scaling, self._numbers, self._w(), decay(self.base, scaling.root))
+        w = source.flat.pack([p.detach() for p in source.flat.live])
+        return measured_step(source, scaling, self._state, w, decay(self.base, scaling.root))
 
-    def _printed_step(self, scaling: Scaling, found: Estimate) -> Step:
+    def _paper_step(self, scaling: Scaling, found: Estimate) -> Step:
         """α² times the base's rate, α² = Σ₁/Σ_k; or 1/b0 for the paper's layers."""
         if not math.isnan(found.step):
             return Step(scaling, found.step)
         alpha2 = scaling.factor if self.method == "paper" else float(found.values[0]) * scaling.factor
         if self._adaptive:
-            return Step(replace(scaling, factor=1.0), alpha2 * self._numbers.base_rate)
+            return Step(replace(scaling, factor=1.0), alpha2 * self._state.base_rate)
         return Step(replace(scaling, factor=alpha2), math.nan)
 
     def _check_rates(self) -> None:
-        if not self._numbers.base_rate > 0:
+        if not self._state.base_rate > 0:
             raise ValueError(
-                f"lr: expected a rate above 0 when the base is made, of whatever size, got {self._numbers.base_rate:g}; "
+                f"lr: expected a rate above 0 when the base is made, of whatever size, got {self._state.base_rate:g}; "
                 "a measured step is applied relative to it"
             )
 
@@ -244,7 +363,7 @@ class Preconditioned(Wrapper):
     @property
     def due(self) -> bool:
         """Whether curvature along the steps has left what was predicted, so that it is time for another `update`."""
-        if not self._numbers.directions:
+        if not self._state.directions:
             return False
         own = [self._learnt.of(self._params()[block[0]]) for block in self._blocks()]
         return self._drift.due(torch.cat([o["values"] for o in own]), torch.cat([o["gain"] for o in own]))

@@ -1,47 +1,56 @@
-"""Nets without a rate: Adam's scaling, schedule-free averaging, and the rate from one product in eighty steps."""
+"""Nets without a learning rate: Adam's scaling, schedule-free averaging, and the rate from one probe in eighty steps."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess._checks import finite_number
+from infhess._checks import count, finite_number
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
-from infhess.optim.averaging import Averaging, Group, Loss
-from infhess.optim.norms import kept, norms_in
-from infhess.optim.ranks import agreed, world
-from infhess.optim.rate import EVERY, Rate, RateReport, log_ratio
+from infhess.optim.averaging.averaged import Averaging, Group, Loss
+from infhess.optim.checkpoint import Scalars
+from infhess.optim.distributed import all_reduce_mean, any_process, world_size
+from infhess.optim.rate.probe import Probe, Reading, wide
+from infhess.optim.rate.rate_state import RateState
+from infhess.optim.rate.settings import RATE_FREE
+from infhess.optim.reports import Rate, RateReport
+from infhess.optim.scalings.diagonal import ahead, directions
 
-# No divisor is smaller.
-TINY = 1e-37
+# A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read anew.
+CHANGED = 1e-4
+BLIND = Reading(math.nan, math.nan, math.nan)
 
 
 class RateFree(Averaging):
-    """An optimizer for nets that has no rate to set.
+    """An optimizer for nets that has no learning rate to set.
 
     z moves by Adam's scaling of the gradient, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x
-    (Defazio et al. 2024). The rate is σ √(gᵀDg/hᵀDh), with D Adam's scaling and h = H D g from one product in eighty steps,
-    filtered over time.
+    (Defazio et al. 2024). The learning rate is σ √(gᵀDg/hᵀDh), with D Adam's scaling and h = H D g from one Hessian-vector
+    product in eighty steps, filtered over time.
 
     Args:
         params: as for any torch optimizer.
-        weight_decay: decoupled, as in AdamW: part of y that goes for each unit of rate.
+        weight_decay: decoupled, as in AdamW: part of y that goes for each unit of learning rate.
         betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients.
-        lr: multiplies the rate that was found; a scheduler may change it.
+        lr: multiplies the learning rate that was found; a scheduler may change it.
         eps: Adam's ε, in units of the root mean square of the gradient.
         maximize: go up.
 
     Call `observe(loss, batch)` between backward and step, with each batch. Evaluate and save the model within `averaged()`, or
     after `finish()`: the averaged weights are the result. Weights changed by hand between steps are not taken over.
+
+    Gradients are what `.grad` holds when the step is made. Clipped, accumulated over several batches (call `observe` with
+    each of them), averaged over processes or multiplied by a `GradScaler`: the learning rate is the same.
 
     >>> import torch, infhess
     >>> model = torch.nn.Linear(3, 1)
@@ -74,107 +83,120 @@ class RateFree(Averaging):
             if not 0 <= finite_number(beta, "betas") < 1:
                 raise ValueError(f"betas: expected two numbers from 0 to below 1, got {betas}")
         defaults = {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "eps": eps, "maximize": maximize}
+        self._rate_state = RateState()
+        self._reset_probe()
         super().__init__(params, defaults)
 
-    # ---- the rate
+    def _reset_probe(self) -> None:
+        """Nothing observed since the last step."""
+        self._probe: Probe | None = None
+        self._micro_batches = 0
+
+    # ---- the learning rate
 
     def observe(
         self,
         loss: Loss,
         batch: Batch,
         *,
+        points: int | None = None,
         products: str = "exact",
         generator: torch.Generator | None = None,
     ) -> RateReport | None:
-        """Call it between backward and step, with each batch; now and then it looks at curvature, by one product.
+        """Call it between backward and step, with each batch; now and then it probes curvature, by one product.
 
         Args:
             loss: batch ↦ scalar, the mean loss of a batch; it closes over the model.
-            batch: the one that the gradient is of.
+            batch: the one that the gradient is of. With gradient accumulation, call it for each micro-batch; or for the last
+                one alone, with `points`.
+            points: data points that this call stands for, where the batch does not tell.
             products: "exact", or "difference" for losses that cannot be differentiated twice.
             generator: for dropout masks.
 
-        Returns a report when it looked.
+        Returns a report when it probed curvature.
 
         """
         self._outside("observe")
-        following, started = self._following, time.perf_counter()
-        masks = generator or torch.Generator().manual_seed(int(following.steps))  # others at each look
-        source = Hessian(loss, self._params(), [batch], products=products, generator=masks)
-        following.observed += size_of(batch) * world()
-        looking = following.due and following.observed_at < following.steps + 1
-        following.observed_at = following.steps + 1
-        before = following.allowed
-        failure = self._look(source, batch) if looking else ()
-        self._keep(loss, batch)
-        if not looking:
+        state, started = self._rate_state, time.perf_counter()
+        state.observed_at = state.steps + 1
+        self._micro_batches += 1
+        due = state.due
+        if due:
+            state.observed += size_of(batch) if points is None else count(points, "points")
+        # Micro-batches come in equal numbers: the probe is of the last one, when the gradient is complete.
+        if not due or self._micro_batches != state.micro_batches:
+            self._keep(loss, batch)
             return None
-        notes = (*failure, *following.words(before))
-        seconds = time.perf_counter() - started
-        return RateReport(self.rate, following.allowed, source.products, source.product_points, seconds, notes)
+        masks = generator or torch.Generator().manual_seed(int(state.steps))  # others at each probe
+        source = Hessian(loss, self._params(), [batch], products=products, split=points is None, generator=masks)
+        before = state.allowed
+        notes = self._probe_curvature(source, batch)
+        self._keep(loss, batch)
+        notes, seconds = (*notes, *state.diagnostics(before)), time.perf_counter() - started
+        return RateReport(self.rate, state.allowed, source.products, source.product_points, seconds, notes)
 
-    def _look(self, source: Hessian, batch: Batch) -> tuple[str, ...]:
-        """One product, along Adam's own direction. A look that fails changes nothing; the first one has to tell something."""
-        following, failure = self._following, None
-        seen = [math.nan] * 4
+    def _probe_curvature(self, source: Hessian, batch: Batch) -> tuple[str, ...]:
+        """One probe. One that fails changes nothing; the first has to tell something."""
+        state, failure, device = self._rate_state, None, self._params()[0].device
+        self._before = copy(state)
         try:
-            with torch.no_grad():
-                seen = self._seen(source, batch)
+            self._probe = Probe(source, batch)
+            self._norms = self._probe.local.watch.norms
+            for p in self._probe.params:
+                if p not in self.state:  # frozen until now
+                    self.state[p] = self._fresh(p)
         except ValueError as error:
             failure = error
-        following.gradient, size, length, found = _known(agreed(seen, self._params()[0].device), following.gradient)
-        following.begin(size, length)
-        if not math.isnan(found):
-            following.see(found)
-        following.look()
-        hopeless = isinstance(failure, DoubleBackwardError) or (failure is not None and math.isnan(following.log_rate))
-        if failure is not None and hopeless:
+        reading = BLIND
+        if not any_process(failure is not None, device):
+            try:
+                reading = self._read()
+            except DoubleBackwardError as error:
+                failure = error
+        state.probed()
+        if failure is not None and (isinstance(failure, DoubleBackwardError) or math.isnan(state.log_rate)):
+            self._reset_probe()
             raise failure
-        if failure is None and math.isnan(found):
+        if failure is None and math.isnan(reading.log_ratio):
             failure = ValueError("there was no gradient, or no curvature along it, on this batch")
-        return () if failure is None else (f"a look was skipped: {failure}",)
+        return () if failure is None else (f"a curvature probe was skipped: {failure}",)
 
-    def _seen(self, source: Hessian, batch: Batch) -> list[float]:
-        """The scale of gradients, |w|, |Dg| and the logarithm of √(gᵀDg/hᵀDh), NaN where there is none."""
-        local = source.local(batch)
-        g = local.gradient()
-        self._norms = local.watch.norms
-        scale = float(torch.linalg.vector_norm(g)) / len(g) ** 0.5
-        D = self._scaling(g, scale)
-        p = D * g
-        live = [real(w.detach()) for w in self._params() if w.requires_grad]
+    @torch.no_grad()
+    def _read(self) -> Reading:
+        """Read the probe along the gradient as it stands, and follow what it says."""
+        probe, state = self._probe, self._rate_state
+        assert probe is not None
+        state.count_points(all_reduce_mean([state.observed], probe.params[0].device)[0] * world_size())
+        g = self._gradient(probe)
+        scale = length([g]) / max(sum(x.numel() for x in g), 1) ** 0.5
+        state.gradient = scale if 0 < scale < math.inf else state.gradient
+        accumulated = self._micro_batches > 1 or not probe.source.split
+        groups = {p: group for group in self.param_groups for p in group["params"]}
+
+        def scaled(i: int, x: Tensor) -> Tensor:
+            group = groups[probe.params[i]]
+            return ahead(self.state[probe.params[i]], group["betas"][1], self._eps(group), g[i], x)
+
+        reading = probe.read(g, scaled, accumulated=accumulated)
+        self._probed_length = reading.gradient
+        state.begin(length([[real(w.detach()) for w in probe.params]]), reading.direction)
+        if not math.isnan(reading.log_ratio):
+            state.see(reading.log_ratio)
+        return reading
+
+    def _gradient(self, probe: Probe) -> list[Tensor]:
+        """What `.grad` holds of each probed parameter; the batch's own gradient before there is any."""
+        if all(p.grad is None for p in probe.params):
+            return probe.own()
         return [
-            scale,
-            length([live]),
-            float(torch.linalg.vector_norm(p)),
-            log_ratio(g, p, source.product(local, p), D),
+            torch.zeros_like(self.state[p]["z"]) if p.grad is None else wide(real(p.grad.to_dense()))
+            for p in probe.params
         ]
-
-    def _scaling(self, g: Tensor, scale: float) -> Tensor:
-        """D, flat, as the coming step would have it with this gradient."""
-        parts, start = [], 0
-        for group in self.param_groups:
-            beta, eps = group["betas"][1], max(group["eps"] * scale, TINY)
-            for p in group["params"]:
-                own = self.state[p]
-                here = g[start : start + own["z"].numel()].view_as(own["z"])
-                start += own["z"].numel()
-                v = beta * own["exp_avg_sq"].to(here) + (1 - beta) * here.square()
-                D = 1 / ((v / (1 - beta ** (float(own["step"]) + 1))).sqrt() + eps)
-                parts.append(torch.where(v > 0, D, torch.zeros_like(D)).reshape(-1))
-        return torch.cat(parts)
-
-    def _keep(self, loss: Loss, batch: Batch) -> None:
-        """The last batches, where BatchNorm's statistics are to be gathered from them."""
-        if self._norms is None:
-            self._norms = norms_in(loss, batch, self._params())
-        if self._norms:
-            self._recent.append((loss, kept(batch)))
 
     @property
     def rate(self) -> Rate:
-        """The rate in use, with its uncertainty; NaN before the first look."""
-        return self._following.uncertain
+        """The learning rate in use, with its uncertainty; NaN as long as no curvature was seen."""
+        return self._rate_state.uncertain
 
     # ---- a step
 
@@ -196,27 +218,42 @@ class RateFree(Averaging):
             return
         self._check_observed()
         grads = [_gradients(group, params) for group, params in live]
-        if math.isnan(self._following.rate) or not math.isfinite(length(grads)):
-            self._following.skip()
+        gradient, state = length(grads), self._rate_state
+        self._finish_probe(gradient)
+        if math.isnan(state.rate) or not math.isfinite(gradient):
+            state.skip()
             return
-        directions = [self._directions(*gp, g) for gp, g in zip(live, grads)]
+        moves = [self._directions(*gp, g) for gp, g in zip(live, grads)]
         scale = max(float(group["lr"]) for group, _ in live)
         size = length([[real(p.detach()) for p in params] for _, params in live])
-        step = self._following.advance(length(directions), size, scale)
-        self._following.average(scale)
-        for (group, params), direction in zip(live, directions):
-            self._move(group, params, direction, step)
+        step = state.advance(length(moves), size, scale)
+        state.average(scale)
+        for (group, params), move in zip(live, moves):
+            self._move(group, params, move, step)
         self._publish()
 
+    def _finish_probe(self, gradient: float) -> None:
+        """Read the probe anew where the gradient is not the one that was probed: clipped, unscaled or added to since."""
+        changed = self._probe is not None and not abs(gradient - self._probed_length) <= CHANGED * gradient
+        if changed and math.isfinite(gradient):
+            state = self._before
+            state.observed, state.observed_at = self._rate_state.observed, self._rate_state.observed_at
+            self._rate_state = state
+            self._read()
+            state.probed()
+        if self._micro_batches:
+            self._rate_state.micro_batches = float(self._micro_batches)
+        self._reset_probe()
+
     def _check_observed(self) -> None:
-        following = self._following
-        if not following.observed_at:
+        state, every = self._rate_state, 2 * RATE_FREE.every
+        if not state.observed_at:
             raise RuntimeError(
                 "RateFree: observe was not called, so there is no rate; call opt.observe(loss, batch) between backward and "
                 "step, with each batch"
             )
-        missed = following.steps - following.observed_at
-        if missed >= 2 * EVERY and missed % (2 * EVERY) == 0:
+        missed = state.steps - state.observed_at
+        if missed >= every and missed % every == 0:
             warnings.warn(
                 f"RateFree: observe was not called for {missed:.0f} steps, and the rate follows curvature no more; "
                 "call opt.observe(loss, batch) between backward and step, with each batch",
@@ -224,24 +261,14 @@ class RateFree(Averaging):
             )
 
     def _directions(self, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
-        """Dg, with the squares of gradients brought up to date; weights that are new begin here."""
-        beta, eps = group["betas"][1], group["eps"] * self._following.gradient
+        """Dg; the average of a weight that is new begins where it is now."""
         for p in params:
             if not self.state[p].get("step"):
                 self.state[p] = self._fresh(p)
-            self.state[p]["step"] += 1
-        own = [self.state[p] for p in params]
-        squares = [o["exp_avg_sq"] for o in own]
-        torch._foreach_mul_(squares, beta)
-        torch._foreach_addcmul_(squares, grads, grads, 1 - beta)
-        # One new tensor a parameter: new memory costs more than writing to what there is.
-        directions = torch._foreach_sqrt(squares)
-        roots = [(1 - beta ** float(o["step"])) ** 0.5 for o in own]
-        torch._foreach_add_(directions, [max(eps * root, TINY) for root in roots])
-        torch._foreach_reciprocal_(directions)
-        torch._foreach_mul_(directions, grads)
-        torch._foreach_mul_(directions, roots)
-        return list(directions)
+        return directions([self.state[p] for p in params], group["betas"][1], self._eps(group), grads)
+
+    def _eps(self, group: Group) -> float:
+        return float(group["eps"]) * self._rate_state.gradient
 
     def _move(self, group: Group, params: list[Tensor], directions: list[Tensor], step: float) -> None:
         """z −= step·(Dg + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x."""
@@ -253,29 +280,46 @@ class RateFree(Averaging):
         torch._foreach_add_(z, directions, alpha=-rate)
         begun = [float(self.state[p]["begun"]) for p in params]
         if len(set(begun)) == 1:
-            torch._foreach_lerp_(x, z, self._following.newest(begun[0]))
+            torch._foreach_lerp_(x, z, self._rate_state.newest(begun[0]))
         else:
             for mean, newest, before in zip(x, z, begun):
-                mean.lerp_(newest, self._following.newest(before))
+                mean.lerp_(newest, self._rate_state.newest(before))
         if all(w.dtype == mean.dtype for w, mean in zip(y, x)):
             torch._foreach_copy_(y, x)
             torch._foreach_lerp_(y, z, 1 - group["betas"][0])
         else:
             torch._foreach_copy_(y, torch._foreach_lerp(x, z, 1 - group["betas"][0]))
 
+    # ---- checkpoints
 
-def _gradients(group: Group, params: list[Tensor]) -> list[Tensor]:
+    @property
+    def _scalars(self) -> Scalars:
+        return self._rate_state
+
+    @property
+    def _average_weight(self) -> float:
+        return self._rate_state.weight
+
+    def _take_scalars(self, numbers: Tensor, *, check: bool = False) -> None:
+        found = RateState.of(numbers)
+        if not check:
+            self._rate_state = found
+            self._reset_probe()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_rate_state": self._rate_state}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._reset_probe()
+        super().__setstate__(state)
+
+
+def _gradients(group: Group, params: Sequence[Tensor]) -> list[Tensor]:
     """Real, in single precision at the least, downwards."""
     found = []
     for p in params:
         assert p.grad is not None
         if p.grad.is_sparse:
             raise RuntimeError("RateFree does not take sparse gradients; use sparse=False in the embedding")
-        g = real(p.grad)
-        found.append(g.to(torch.promote_types(g.dtype, torch.float32)))
+        found.append(wide(real(p.grad)))
     return list(torch._foreach_neg(found)) if group["maximize"] else found
-
-
-def _known(seen: list[float], before: float) -> list[float]:
-    """With the scale of gradients as before where there is none now."""
-    return [seen[0] if 0 < seen[0] < math.inf else before, *seen[1:]]

@@ -11,23 +11,22 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
-from infhess.curvature.flat import real
-from infhess.optim.bases import decayed, divisor, inertia
-from infhess.optim.blocks import blocks_of
-from infhess.optim.drift import Drift
-from infhess.optim.learnt import BASIS, Learnt, parted
-from infhess.optim.numbers import Numbers
-from infhess.optim.scaling import Scaling
-from infhess.optim.transform import Handle, inside, preconditioned, redirected, shortened
+from infhess.curvature.flat import length, real
+from infhess.optim.base_optimizers import decayed, divisor, made_with_rate, momentum_of, reference_rate
+from infhess.optim.checkpoint import Checkpointed
+from infhess.optim.controllers.controller_state import ControllerState
+from infhess.optim.preconditioning.apply import inside, preconditioned, redirected, shortened
+from infhess.optim.preconditioning.directions import NUMBERS, PreconditionerState, Views, parted
+from infhess.optim.preconditioning.drift import Drift
+from infhess.optim.preconditioning.layers import blocks_of
+from infhess.scaling import Scaling
 
 # The most numbers that the directions take by default: 1 GiB in single precision.
-MEMORY = 2**28
-# More parameters than this are a net: its curvature is followed, not inferred, and no mean of its iterates is kept.
-LARGE = 100_000
+LARGEST_BASIS = 2**28
 
 
-class Wrapper(torch.optim.Optimizer):
-    """The base with gradients (I − U diag(gain) Uᵀ)g and the rate step·lr/lr₀; the base itself while unarmed.
+class Wrapper(Checkpointed):
+    """The base with gradients (I − U diag(gain) Uᵀ)g and the learning rate step·lr/lr₀; the base itself until it is active.
 
     It owns what was learnt of curvature; everything else is the base's.
     """
@@ -37,16 +36,14 @@ class Wrapper(torch.optim.Optimizer):
     def __init__(self, base: torch.optim.Optimizer, rank: int | None, blocks: str) -> None:
         _checked_base(base)
         self.base, self.blocks, self.rank = base, blocks, rank or default_rank(base)
-        self._learnt = Learnt(self.rank, rooted=divisor(base) is not None, averaging=size_of(base) <= LARGE)
-        self._pool: list[Any] = []  # batches kept by observe until an estimate is made
-        self._drift, self._linked = Drift(), False
+        self._learnt, self._drift, self._linked = PreconditionerState(self.rank), Drift(), False
         super().__init__(base.param_groups, base.defaults)
         self._link(self.param_groups, base.state)
-        self._numbers.base_rate = max(map(_rate, self.param_groups))
+        self._state.base_rate = made_with_rate(self.param_groups)
 
     @property
-    def _numbers(self) -> Numbers:
-        return self._learnt.numbers
+    def _state(self) -> ControllerState:
+        return self._learnt.controller
 
     def _link(self, groups: list[dict[str, Any]], state: Any) -> None:
         """The base and the wrapper share groups and state."""
@@ -60,14 +57,21 @@ class Wrapper(torch.optim.Optimizer):
             super().add_param_group(param_group)
             return
         self.base.add_param_group(param_group)
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Forget everything learnt: until the next estimate the wrapper is its base again."""
-        self._learnt.forget()
-        self._publish()
+        self._learnt.reset()
+        for entry in self.state.values():
+            for name in [key for key in entry if str(key).startswith("curvature_")]:
+                del entry[name]
         self._drift = Drift()
-        self._pool.clear()
+
+    def allocate(self) -> None:
+        """Make room for directions at once: distributed checkpoints restore only what they find a place for."""
+        for p in self._params():
+            self._learnt.allocate(p)
+        self._publish()
 
     # ---- a step
 
@@ -77,23 +81,35 @@ class Wrapper(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._numbers.armed:
-            self._preconditioned_step()
-        else:
+        self._before_step()
+        if not self._state.active:
             self._base_step()
+        elif self._may_step():
+            self._active_step()
         self._publish()
         return loss
+
+    def _before_step(self) -> None:
+        """What is left to do once gradients are final."""
+
+    def _may_step(self) -> bool:
+        """Whether a learning rate is known, and the gradient is finite."""
+        grads = [p.grad for p in self._params() if p.grad is not None]
+        if any(g.is_sparse for g in grads):
+            raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
+        if grads and not math.isfinite(length([[real(g) for g in grads]])):
+            self._state.skipped += 1
+            return False
+        return self._state.step != 0
 
     def _base_step(self) -> None:
         """Global hooks have run for the wrapper, and are not to run once more for its base."""
         with _global_hooks_off():
             self.base.step()
 
-    def _preconditioned_step(self) -> None:
+    def _active_step(self) -> None:
         params, groups = self._params(), [dict(group) for group in self.param_groups]
         grads = [p.grad for p in params]
-        if any(g is not None and g.is_sparse for g in grads):
-            raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
         try:
             for group, options in zip(self.param_groups, self._options()):
                 group.update(options)
@@ -109,54 +125,64 @@ class Wrapper(torch.optim.Optimizer):
                 group.update({name: options[name] for name in ("lr", "momentum") if name in options})
 
     def _scaled_step(self, grads: list[Tensor | None]) -> None:
-        """The base sees P²g in the place of g."""
-        numbers, scaled = self._numbers, grads
-        # Where the step is the base's own P² comes with its factor, and else the rate does.
-        factor = numbers.factor if math.isnan(numbers.step) else 1.0
-        if numbers.directions:
-            scaled, seen = preconditioned(grads, self._handles(), self._blocks(), factor)
+        """The base sees P²g instead of g."""
+        state, scaled = self._state, grads
+        # Where the step is the base's own P² comes with its factor, and else the learning rate does.
+        factor = state.factor if math.isnan(state.step) else 1.0
+        if state.directions:
+            scaled, seen = preconditioned(grads, self._views(), self._blocks(), factor)
             self._see(seen)
-        if numbers.limit < math.inf:
-            rates = [group["lr"] / inertia(group).rest for group in self.param_groups for _ in group["params"]]
-            scaled = shortened(scaled, rates, numbers.limit)
+        if state.limit < math.inf:
+            rates = [
+                group["lr"] / momentum_of(group).correction for group in self.param_groups for _ in group["params"]
+            ]
+            scaled = shortened(scaled, rates, state.limit)
         for p, g in zip(self._params(), scaled):
             p.grad = g
         self._base_step()
 
     def _redirected_step(self, grads: list[Tensor | None]) -> None:
         """The base sees g, so that its own scaling stays what it is, and what it does to w is bent by P."""
-        numbers, params = self._numbers, self._params()
-        if not (numbers.directions or numbers.limit < math.inf):
+        state, params = self._state, self._params()
+        if not (state.directions or state.limit < math.inf):
             self._base_step()
             return
-        handles, blocks = self._handles(), self._blocks() if numbers.directions else []
+        views, blocks = (self._views(), self._blocks()) if state.directions else ([], [])
         if blocks:
-            self._see(inside(grads, handles, blocks))
+            self._see(inside(grads, views, blocks))
         before = [None if g is None else p.detach().clone() for p, g in zip(params, grads)]
         decays = [decayed(self.base, group) for group in self.param_groups for _ in group["params"]]
         self._base_step()
-        redirected(params, before, decays, handles, blocks, numbers.limit)
+        redirected(params, before, decays, views, blocks, state.limit)
 
-    def _handles(self) -> list[Handle]:
-        return [self._learnt.handle(p) for p in self._params()]
+    def _views(self) -> list[Views]:
+        return [self._learnt.views(p) for p in self._params()]
 
     def _see(self, seen: list[Tensor]) -> None:
         """Note down what `due` is to judge by."""
         group = self.param_groups[0]
-        self._drift.see(torch.cat(seen), group.get("lr", math.nan), *inertia(group))
+        self._drift.see(torch.cat(seen), group.get("lr", math.nan), *momentum_of(group))
 
     def _options(self) -> list[dict[str, Any]]:
-        """What the base is to find in its groups during a step: step·lr/lr₀ in the place of lr."""
-        numbers, options = self._numbers, []
+        """What the base is to find in its groups during a step: step·lr/lr₀ instead of lr."""
+        state, options = self._state, []
+        reference = math.nan if math.isnan(state.step) else self._reference_rate()
         for group in self.param_groups:
-            if math.isnan(numbers.step) or "lr" not in group:
+            if math.isnan(state.step) or "lr" not in group:
                 options.append({name: group[name] for name in ("lr",) if name in group})
                 continue
-            scale = numbers.step * numbers.factor * inertia(group).rest / numbers.base_rate
+            scale = state.step * state.factor * momentum_of(group).correction / reference
             options.append({"lr": group["lr"] * scale})
-            if numbers.momentum and type(self.base) is torch.optim.SGD and not group["momentum"]:
-                options[-1]["momentum"] = numbers.momentum
+            if state.momentum and type(self.base) is torch.optim.SGD and not group["momentum"]:
+                options[-1]["momentum"] = state.momentum
         return options
+
+    def _reference_rate(self) -> float:
+        """lr₀, the learning rate that stands for the measured step."""
+        state = self._state
+        if any("initial_lr" in group for group in self.param_groups):  # a schedule is at work
+            state.scheduled_rate = max(state.scheduled_rate, *(float(g.get("lr", 0.0)) for g in self.param_groups))
+        return reference_rate(self.param_groups, state.base_rate, state.scheduled_rate)
 
     # ---- copies and checkpoints
 
@@ -167,7 +193,7 @@ class Wrapper(torch.optim.Optimizer):
         """
         for p in self._params():
             ready = isinstance(self.base, torch.optim.SGD) or self.state.get(p)
-            if ready and self.state[p].get(BASIS) is not self._learnt.of(p)["basis"]:
+            if ready and NUMBERS not in self.state[p]:
                 self.state[p].update(self._learnt.entries(p))
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,94 +202,74 @@ class Wrapper(torch.optim.Optimizer):
             if self.state.get(p):
                 self.state[p].update(self._learnt.entries(p))
         packed = super().state_dict()
-        names = [name for group in packed["param_groups"] for name in group["params"]]
-        learnt = {name: self._learnt.entries(p) for name, p in zip(names, self._params()) if not self.state.get(p)}
+        learnt = {
+            name: self._learnt.entries(p)
+            for name, p in zip(self._names(packed), self._params())
+            if not self.state.get(p)
+        }
         return {**packed, "state": {**packed["state"], **learnt}}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a checkpoint, of this wrapper or of its bare base (nothing is learnt then)."""
-        handle = self.register_load_state_dict_pre_hook(_split)  # after the user's own hooks
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            handle.remove()
-            self._incoming: dict[Tensor, dict[str, Tensor]] | None = None
+    def _accept(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Hand the base its part of a checkpoint, and keep ours aside until the base has accepted its own."""
+        theirs, ours = parted(state_dict["state"])
+        pairs = list(zip(self._names(state_dict), self._params()))
+        for name, p in pairs:
+            self._learnt.check(name, p, ours.get(name, {}))
+        self._incoming = {p: ours.get(name, {}) for name, p in pairs}
+        return {**state_dict, "state": theirs}
+
+    def _adopt(self, incoming: Any) -> None:
+        """What was learnt, or nothing: then the learning rates are those of a bare base."""
+        self._learnt.adopt(incoming)
+        if not any(incoming.values()):
+            self._state.base_rate = made_with_rate(self.param_groups)
+        self._drift = Drift()
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("base", "rank", "blocks", "_learnt", "_drift", "_pool", "_linked", *self._settings)
+        names = ("base", "rank", "blocks", "_learnt", "_drift", "_linked", *self._settings)
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.base.__setstate__({"state": self.state, "param_groups": self.param_groups})
         self._link(self.base.param_groups, self.base.state)
-        incoming = self.__dict__.get("_incoming")
-        if incoming is not None:
-            self._learnt.adopt(incoming)
-            self._drift = Drift()
-            self._pool.clear()
         self._publish()
 
     # ---- between flat vectors and parameters
 
-    def _params(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
-
-    def _sizes(self) -> list[int]:
-        """Numbers in each block."""
-        params = self._params()
-        return [sum(real(params[i].detach()).numel() for i in block) for block in self._blocks()]
-
-    def _w(self) -> Tensor:
-        """The parameters, flat."""
-        parts = [real(p.detach()).reshape(-1) for p in self._params()]
-        return torch.cat([p.to(parts[0].device, torch.promote_types(p.dtype, torch.float32)) for p in parts])
-
     @property
     def _adaptive(self) -> bool:
         """Whether the base scales gradients by itself."""
-        return self._learnt.rooted
+        return divisor(self.base) is not None
 
     def _blocks(self) -> list[list[int]]:
         named = all("param_names" in group for group in self.param_groups)
         names = [name for group in self.param_groups for name in group["param_names"]] if named else None
         return blocks_of(self._params(), names, self.blocks)
 
-    def _install(self, scaling: Scaling, step: float, limit: float = math.inf) -> None:
-        """Take P² and the step into use; the base's momentum, gathered under another P², is set to zero."""
+    def _install(self, scaling: Scaling) -> None:
+        """Take P² into use; the base's momentum, gathered under another P², is set to zero."""
         for p in self._params():
             for name in ("momentum_buffer", "exp_avg"):
                 if isinstance(self.state.get(p, {}).get(name), Tensor):
                     self.state[p][name].zero_()
         self._learnt.install(self._params(), self._blocks(), scaling)
-        self._numbers.armed, self._numbers.step, self._numbers.limit = 1.0, step, limit
+        for p in self._params():
+            if NUMBERS in self.state.get(p, {}):
+                self.state[p].update(self._learnt.entries(p))
+        self._state.active = 1.0
         self._drift = Drift()
 
     def _scaling(self) -> Scaling:
         """P² as it is in use."""
-        return self._learnt.scaling(self._params(), self._blocks())
-
-
-def _split(opt: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Hand the base its part of a checkpoint, and keep ours aside until the base has accepted its own."""
-    assert isinstance(opt, Wrapper)
-    theirs, ours = parted(state_dict["state"])
-    names = [name for group in state_dict["param_groups"] for name in group["params"]]
-    pairs = list(zip(names, opt._params()))
-    for name, p in pairs:
-        opt._learnt.check(name, p, ours.get(name, {}))
-    opt._incoming = {p: ours.get(name, {}) for name, p in pairs}
-    return {**state_dict, "state": theirs}
-
-
-def _rate(group: dict[str, Any]) -> float:
-    """The rate that a group was made with, also where a schedule is at work on it already."""
-    return float(group.get("max_lr", group.get("initial_lr", group.get("lr", math.nan))))
+        parts = [real(p.detach()) for p in self._params()]
+        like = parts[0].new_empty(0, dtype=torch.promote_types(parts[0].dtype, torch.float32))
+        return self._learnt.scaling(self._params(), self._blocks(), like)
 
 
 def default_rank(base: torch.optim.Optimizer) -> int:
     """32, or as many directions as 1 GiB of single precision holds."""
-    return max(1, min(32, MEMORY // max(size_of(base), 1)))
+    return max(1, min(32, LARGEST_BASIS // max(size_of(base), 1)))
 
 
 def size_of(base: torch.optim.Optimizer) -> int:

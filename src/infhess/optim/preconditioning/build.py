@@ -12,11 +12,10 @@ from infhess.active import block_steps, newton_direction, residual_direction
 from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch, joined, part_of, size_of
 from infhess.curvature.source import Source
-from infhess.optim.pool import Blockwise, Pool, Rooted
-from infhess.optim.scaling import Block, Scaling, identity
+from infhess.optim.preconditioning.pool import Blockwise, Pool, ScaledSource
 from infhess.pilot import paper_layer_pilot, paper_pilot
 from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior, condition
-from infhess.preconditioner import NoCurvatureError, positive_eigenpairs
+from infhess.scaling import Block, NoCurvatureError, Scaling, identity, paper_block, positive_eigenpairs, ridge
 
 # Points of the pool for each direction: 1,024 at rank 32, from prototypes on SARCOS and MNIST.
 POINTS_A_DIRECTION = 32
@@ -47,14 +46,14 @@ def pooled(
     Directions that are `known` to matter (N, j), from an earlier estimate, are looked along first.
     """
     pool = Pool(source, batches, steps)
-    posterior = _inferred(_rooted(pool, root), [source.size], steps, known)[0]
+    posterior = _inferred(_scaled_source(pool, root), [source.size], steps, known)[0]
     T = posterior.observations.SY
     ritz = torch.linalg.eigvalsh((T + T.mT) / 2)
     if not float(ritz[-1]) > 0:
         return _nothing(source, [source.size], root)
     sigma, U = positive_eigenpairs(posterior, rank)
     negative = bool(ritz[0] < -NEGATIVE * ritz[-1])
-    return Estimate(_ridge([(sigma, U)], root), sigma, pool.spread(posterior.observations.S, U), negative=negative)
+    return Estimate(ridge([(sigma, U)], root), sigma, pool.spread(posterior.observations.S, U), negative=negative)
 
 
 def blocked(
@@ -86,7 +85,7 @@ def blocked(
         return _nothing(source, [source.size], root)
     sigma, U = positive_eigenpairs(posterior, steps)
     negative = bool(ritz[0] < -NEGATIVE * ritz[-1])
-    return Estimate(_ridge([(sigma, U)], root), sigma, torch.full_like(sigma, torch.nan), negative=negative)
+    return Estimate(ridge([(sigma, U)], root), sigma, torch.full_like(sigma, torch.nan), negative=negative)
 
 
 def _lengths(V: Tensor) -> Tensor:
@@ -106,14 +105,14 @@ def read_pool(source: BatchSource, points: int) -> list[Batch]:
 
 def layered(source: BatchSource, sizes: list[int], rank: int, steps: int, root: Tensor | None) -> Estimate:
     """One matrix a layer, a fresh batch for each direction."""
-    posteriors = _inferred(_rooted(Blockwise(source, sizes), root), sizes, steps)
+    posteriors = _inferred(_scaled_source(Blockwise(source, sizes), root), sizes, steps)
     pairs = [_pairs(p, rank) for p in posteriors]
     values = torch.cat([sigma for sigma, _ in pairs])
     if not len(values):
         return _nothing(source, sizes, root)
     std = torch.cat([_bars(p, len(sigma)) for p, (sigma, _) in zip(posteriors, pairs)])
     order = torch.argsort(values, descending=True)
-    return Estimate(_ridge(pairs, root), values[order], std[order])
+    return Estimate(ridge(pairs, root), values[order], std[order])
 
 
 def _nothing(source: BatchSource, sizes: list[int], root: Tensor | None) -> Estimate:
@@ -166,8 +165,8 @@ def _last(states: Iterator[list[Posterior]], first: list[Posterior]) -> list[Pos
     return first
 
 
-def _rooted(source: Source, root: Tensor | None) -> Source:
-    return source if root is None else Rooted(source, root)
+def _scaled_source(source: Source, root: Tensor | None) -> Source:
+    return source if root is None else ScaledSource(source, root)
 
 
 def _pairs(posterior: Posterior, rank: int) -> tuple[Tensor, Tensor]:
@@ -183,47 +182,31 @@ def _none(posterior: Posterior) -> tuple[Tensor, Tensor]:
     return like.new_zeros(0), like.new_zeros(posterior.shape[0], 0)
 
 
-def _ridge(pairs: list[tuple[Tensor, Tensor]], root: Tensor | None) -> Scaling:
-    """P² = U(Σ+ρ)⁻¹Uᵀ + (I − UUᵀ)/ρ, one ρ for all blocks: the largest of their smallest eigenvalues.
-
-    ρ stands for the curvature that was not seen, and in each block that may be as large as the smallest one seen.
-    """
-    rho = max(float(sigma[-1]) for sigma, _ in pairs if len(sigma))
-    small = [sigma.to(torch.float64) for sigma, _ in pairs]
-    blocks = [Block(U, s / (s + rho), s) for s, (_, U) in zip(small, pairs)]
-    return Scaling(blocks, 1 / rho, root)
-
-
-def printed(source: BatchSource, rank: int, steps: int) -> Estimate:
+def paper(source: BatchSource, rank: int, steps: int) -> Estimate:
     """P² = α²(I + U[β²/Σ − I]Uᵀ) as printed: α² = Σ₁/Σ_k, β = 1, on one matrix over all parameters."""
     prior, r = paper_pilot(source)
-    block, std = _printed_blocks(source, [source.size], rank, steps, prior, r)[0]
+    block, std = _paper_blocks(source, [source.size], rank, steps, prior, r)[0]
     return Estimate(Scaling([block], float(block.values[0] / block.values[-1])), block.values, std)
 
 
-def printed_layers(source: BatchSource, sizes: list[int], rank: int, steps: int) -> Estimate:
+def paper_layers(source: BatchSource, sizes: list[int], rank: int, steps: int) -> Estimate:
     """The deep-learning variant: a matrix a layer, shared b0, w0, λ0, no α, and the step 1/b0."""
     prior, r = paper_layer_pilot(source)
-    found = _printed_blocks(source, sizes, rank, steps, prior, r)
+    found = _paper_blocks(source, sizes, rank, steps, prior, r)
     values, std = (torch.cat(x) for x in zip(*((block.values, std) for block, std in found)))
     order = torch.argsort(values, descending=True)
     return Estimate(Scaling([block for block, _ in found]), values[order], std[order], 1 / prior.mean)
 
 
-def _printed_blocks(
+def _paper_blocks(
     source: BatchSource, sizes: list[int], rank: int, steps: int, prior: Isotropic, r: Tensor
 ) -> list[tuple[Block, Tensor]]:
     posteriors = [prior.given(Observations.empty(n, n, r, capacity=steps)) for n in sizes]
     posteriors = _last(block_steps(source, posteriors, steps, r, newton_direction), posteriors)
-    return [_printed_block(p, min(rank, p.shape[0])) for p in posteriors]
+    return [_with_bars(p, min(rank, p.shape[0])) for p in posteriors]
 
 
-def _printed_block(posterior: Posterior, rank: int) -> tuple[Block, Tensor]:
-    sigma, U, _ = posterior.svd(rank)
-    sigma = sigma.to(torch.float64)
-    if not bool((sigma > 0).all()):
-        raise NoCurvatureError(
-            f"the posterior mean has fewer than {rank} singular values above 0; ask for a lower rank"
-        )
-    variances = torch.stack([posterior.variance(u, u) for u in U.mT])
-    return Block(U, 1 - 1 / sigma, sigma), variances.sqrt().to(sigma)
+def _with_bars(posterior: Posterior, rank: int) -> tuple[Block, Tensor]:
+    block = paper_block(posterior, rank)
+    variances = torch.stack([posterior.variance(u, u) for u in block.U.mT])
+    return block, variances.sqrt().to(block.values)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from infhess._checks import small_dtype
 from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import shifted
 from infhess.curvature.local import Local
-from infhess.optim.scaling import Scaling
+from infhess.optim.rate.probe import dot
+from infhess.scaling import Scaling
 
 # Curvature below minus this share of the largest is no rounding, and no convex loss.
 NEGATIVE = 1e-3
@@ -45,7 +45,7 @@ class Largest(NamedTuple):
 
 
 def largest(source: BatchSource, local: Local, scaling: Scaling, iterations: int) -> Largest:
-    """Lanczos from the gradient on M^{½}BM^{½}, with M = P² but for its factor: one product and one M an iteration.
+    """Lanczos from the gradient on M^{½}BM^{½}, with M = P² up to its factor: one product and one M an iteration.
 
     No root of M is needed: z = M^{−½}x is carried as x and as p = M⁻¹x. The norm of the tridiagonal matrix, with its last row,
     is a lower bound of |λ|max from the first product on, when it is √(hᵀMh / gᵀMg) with h = BMg. Stops when it settles to 1 %.
@@ -84,16 +84,11 @@ def _extremes(T: Tensor, j: int) -> tuple[float, float]:
     return float(torch.linalg.matrix_norm(T[: j + 1, :j], 2)), float(torch.linalg.eigvalsh(T[:j, :j])[0])
 
 
-def dot(a: Tensor, b: Tensor) -> float:
-    """In double precision: squares of single precision overflow where the numbers themselves do not."""
-    return float(a.to(small_dtype(a.device)) @ b.to(small_dtype(b.device)))
-
-
 def _norm(a: Tensor) -> float:
     return float(dot(a, a) ** 0.5)
 
 
-def that_holds(source: Hessian, batch: Batch, local: Local, scaling: Scaling, rate: float) -> float:
+def backtracked(source: Hessian, batch: Batch, local: Local, scaling: Scaling, rate: float) -> float:
     """The rate, or a part of it, such that the mean curvature along the step is no more than 1.4/rate.
 
     On a quadratic the first one holds, at the price of a gradient where the step leads. Losses such as Poisson's curve more by

@@ -15,26 +15,26 @@ Group = dict[str, Any]
 State = dict[str, Any]
 
 
-class Inertia(NamedTuple):
+class Momentum(NamedTuple):
     """The base moves along v ← decay·v + weight·g."""
 
     decay: float
     weight: float
 
     @property
-    def rest(self) -> float:
+    def correction(self) -> float:
         """What a rate is multiplied by so that a constant gradient moves as far as without momentum."""
         return (1 - self.decay) / self.weight if self.weight else 1.0
 
 
-def inertia(group: Group) -> Inertia:
+def momentum_of(group: Group) -> Momentum:
     """Of heavy-ball momentum (SGD, RMSprop) or of a moving average (Adam and its relatives)."""
     if group.get("momentum"):
-        return Inertia(float(group["momentum"]), 1 - float(group.get("dampening", 0.0)))
+        return Momentum(float(group["momentum"]), 1 - float(group.get("dampening", 0.0)))
     if "betas" in group:
         beta = float(group["betas"][0])
-        return Inertia(beta, 1 - beta)
-    return Inertia(0.0, 1.0)
+        return Momentum(beta, 1 - beta)
+    return Momentum(0.0, 1.0)
 
 
 def moved(state: State) -> bool:
@@ -102,7 +102,7 @@ def rate_is_known(base: torch.optim.Optimizer) -> bool:
     return isinstance(base, PLAIN) or divisor(base) is not None
 
 
-def root_of_scaling(base: torch.optim.Optimizer, like: Tensor, squares: Tensor | None = None) -> Tensor | None:
+def sqrt_scaling(base: torch.optim.Optimizer, like: Tensor, squares: Tensor | None = None) -> Tensor | None:
     """R = D^{½} with D the base's own scaling of gradients, flat; None where it has none.
 
     `squares`, flat, are those of a gradient or their mean over a few: D is then that of the coming step. They are needed for
@@ -136,7 +136,7 @@ def _first(group: Group, squares: Tensor | None) -> Tensor:
 
 
 def direction(base: torch.optim.Optimizer, g: Tensor) -> Tensor:
-    """What the base is about to move along but for its scaling, flat: its average of gradients, or g where it has none."""
+    """What the base is about to move along up to its scaling, flat: its average of gradients, or g where it has none."""
     parts, start = [], 0
     for group in base.param_groups:
         for p in group["params"]:
@@ -175,3 +175,19 @@ def decayed(base: torch.optim.Optimizer, group: Group) -> float:
 
 def _decoupled(base: torch.optim.Optimizer, group: Group) -> bool:
     return bool(group.get("decoupled_weight_decay", isinstance(base, torch.optim.AdamW)))
+
+
+def reference_rate(groups: list[Group], made_with: float, scheduled: float) -> float:
+    """The learning rate that counts as 1: a measured step is multiplied by lr over this.
+
+    Without a schedule it is what the base was made with. With one it is the largest that the schedule asks for, as far as that
+    is known: its first one, `max_lr` where it says so (OneCycleLR), or the largest so far, `scheduled` (CyclicLR).
+    """
+    named = [float(group["max_lr"]) for group in groups if "max_lr" in group]
+    first = [float(group["initial_lr"]) for group in groups if "initial_lr" in group]
+    return max(named or [*first, scheduled]) if named or first else made_with
+
+
+def made_with_rate(groups: list[Group]) -> float:
+    """The largest learning rate that the groups began with, also where a schedule is at work on them already."""
+    return max(float(group["initial_lr"] if "initial_lr" in group else group.get("lr", math.nan)) for group in groups)

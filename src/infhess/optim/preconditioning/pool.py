@@ -110,8 +110,8 @@ class Blockwise(Source):
         return out
 
 
-class Rooted(Source):
-    """R B R in the place of B: a source as seen in the coordinates R⁻¹w."""
+class ScaledSource(Source):
+    """R B R instead of B: a source as seen in the coordinates R⁻¹w."""
 
     def __init__(self, source: Source, root: Tensor) -> None:
         self.source, self.root, self.size, self.like = source, root, source.size, source.like

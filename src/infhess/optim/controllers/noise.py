@@ -1,16 +1,12 @@
-"""Whether noise rules: the slope of the loss along the way of the mean of the iterates."""
+"""Whether noise dominates: the slope of the loss along the way of the mean of the iterates."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from infhess.curvature.flat import real
-
-if TYPE_CHECKING:
-    from infhess.optim.preconditioned import Preconditioned
+from infhess.optim.controllers.context import Context
 
 # Weights a of the present iterate in two means, w̄ += a/(t+a) (w − w̄): one of about the last quarter, one that lags behind.
 RECENT, LAGGING = 4.0, 1.5
@@ -19,28 +15,32 @@ RECENT, LAGGING = 4.0, 1.5
 SHORTEST, SHARE, OUTLIER = 10, 8.0, 3.0
 
 
-def wear(opt: Preconditioned) -> None:
-    """Count the step as worn where the mean of the iterates has ceased to descend: gᵀ(w̄ − w̄') ≥ 0 on average.
+def count_noise_dominated(context: Context) -> None:
+    """Count the step as noise-dominated where the mean of the iterates has ceased to descend: gᵀ(w̄ − w̄') ≥ 0 on average.
 
     w̄ is a mean of recent iterates and w̄' one that lags behind. Single iterates may be thrown about by noise without harm as
     long as their mean travels downhill; once it does not, shorter steps are what brings it further.
     """
-    n, slope = opt._numbers, 0.0
-    for p in opt._params():
-        own = opt._learnt.of(p)
-        if "recent" not in own:
-            return
-        w = real(p.detach()).to(own["recent"].dtype)
-        for name, weight in (("recent", RECENT), ("lagging", LAGGING)):
-            own[name].lerp_(w, weight / (n.steps + weight) if n.steps > 1 else 1.0)
-        slope += _dot(p.grad, own["recent"] - own["lagging"])
+    n, slope = context.state, 0.0
+    for p in context.params:
+        slope += _dot(p.grad, _way(context.tensors(p), real(p.detach()), n.steps))
     share = max(1 / n.steps, min(1 / SHORTEST, SHARE / (n.steps + SHARE)))
     if n.steps > 5:
         bound = OUTLIER * n.slope_squares**0.5
         slope = max(-bound, min(bound, slope))
     n.slope += share * (slope - n.slope)
     n.slope_squares += share * (slope**2 - n.slope_squares)
-    n.worn += float(n.slope > 0 and n.steps > SHARE)
+    n.noise_dominated += float(n.slope > 0 and n.steps > SHARE)
+
+
+def _way(own: dict[str, Tensor], w: Tensor, steps: float) -> Tensor:
+    """w̄ − w̄' of a parameter, with the present iterate counted."""
+    w = w.to(torch.promote_types(w.dtype, torch.float32))
+    for name, weight in (("recent", RECENT), ("lagging", LAGGING)):
+        if name not in own:
+            own[name] = torch.zeros_like(w)
+        own[name].lerp_(w, weight / (steps + weight) if steps > 1 else 1.0)
+    return own["recent"] - own["lagging"]
 
 
 def _dot(grad: Tensor | None, way: Tensor) -> float:

@@ -34,9 +34,10 @@ class Drift:
         self._steps = 0
         self._decay, self._weight = 0.0, 1.0
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def see(self, c: Tensor, rate: Any, decay: float, weight: float) -> None:
-        """One step: c, the rate applied and the base's momentum."""
+        """One step: c, the rate applied and the base's momentum. A compiled step notes nothing, so that it stays one graph."""
+        if torch.compiler.is_compiling():
+            return
         if self._seen is None:
             self._seen = c.new_zeros(WINDOW, len(c))
         self._seen[self._steps % WINDOW] = c

@@ -1,0 +1,1 @@
+"""Averaged weights, and the statistics of BatchNorm that go with them."""

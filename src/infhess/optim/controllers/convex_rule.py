@@ -1,0 +1,169 @@
+"""Convex problems: builds of P² on growing pools, and a step that is measured now and then."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from infhess.curvature.batches import size_of
+from infhess.optim.base_optimizers import decay
+from infhess.optim.controllers.context import Context, Decision
+from infhess.optim.controllers.noise import count_noise_dominated
+from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest
+from infhess.optim.preconditioning.build import blocked
+from infhess.scaling import Scaling, identity
+
+
+@dataclass(frozen=True)
+class ConvexRule:
+    """Chosen on five regression and classification problems; docs/convex.md has what else was tried."""
+
+    first_pool: int = 96  # data points of the first build
+    data_growth: float = 8.0  # of the data read, from build to build
+    work: float = 60.0  # example-products of a build, for √T data points read
+    smallest_pool: int = 32
+    largest_pool: int = 512
+    longest: float = 3.0  # a step is at most so many times the longest that a probe saw
+    spike: float = 10.0  # a gradient so many times longer than at any probe calls for one
+    remembered: int = 8  # probes that the mean of the curvature goes back to
+    held: int = 2  # probes after a build at which the step is tried where it leads
+    many: int = 128  # points of a batch beyond which probes are fewer and shorter
+    at_build: tuple[int, int] = (2, 6)  # Lanczos iterations after a build: on many points, on few
+    later: tuple[int, int] = (1, 4)  # the same at later probes
+    bold: float = 1.4  # the step in units of 1/λ, around sgd; with 2 some runs diverge
+    careful: float = 0.9  # the same on batches below 32 points, and around Adam
+    wear: float = (
+        50.0  # the step falls as 1/√(1 + n/50) with n noise-dominated steps; by the clock, logistic problems stall
+    )
+    momentum: float = 0.5
+    momentum_half_life: float = 500.0  # it falls as 1/(1 + t/500)
+
+
+RULE = ConvexRule()
+
+
+def decide(c: Context) -> Decision:
+    """One batch: a build, a probe, or nothing; and the step for it. What tells nothing leaves all as it was."""
+    n = c.state
+    try:
+        done = _estimate(c)
+    except ValueError as error:
+        if not (n.active or isinstance(error, NothingSeenError)):
+            raise
+        c.pool.clear()
+        rate = math.nan if n.step > 0 else 0.0  # no step is made before a learning rate is known
+        return Decision(
+            rate, n.limit, n.momentum, None, c.source.like, (f"nothing was learnt from this batch: {error}",)
+        )
+    if n.nonconvex:
+        c.pool.clear()
+        return done
+    if _build_is_due(c):
+        c.pool.append(c.batch)
+    return _with_step(c, done)
+
+
+def _estimate(c: Context) -> Decision:
+    """A build, a probe, or nothing."""
+    n, many = c.state, c.points > RULE.many
+    if c.pool and sum(map(size_of, c.pool)) >= _pool_size(c):
+        return _build(c)
+    if not n.step > 0:
+        plain = identity([c.source.size], c.source.like, c.root(c.source.local(c.batch).gradient()))
+        found = _probe(c, plain, RULE.at_build[not many])
+        note = "the step is that of the plain gradient until the first pool is read"
+        return Decision(scaling=plain, values=c.source.like, notes=(note, *c.scaled_note(found.gradient)))
+    few = n.probes * c.points < SMALL  # each of the first small batches is probed before it moves anything
+    rare = power_of_four if many else power_of_two
+    if few or rare(n.steps - n.steps_at_build) or not c.gradient_length <= RULE.spike * n.gradient_scale:
+        found = _probe(c, c.scaling, RULE.later[not many])
+        return Decision(values=c.source.like, notes=c.scaled_note(found.gradient))
+    return Decision()
+
+
+def _pool_size(c: Context) -> int:
+    read = c.state.read
+    if not c.state.built_at > 0:
+        return RULE.first_pool
+    return int(min(RULE.largest_pool, max(RULE.smallest_pool, RULE.work * read**0.5 / _directions(read, c.rank))))
+
+
+def _directions(read: float, rank: int) -> int:
+    """Directions and pool share the work: m · pool = 60 √T with pool ≈ 4 m."""
+    return max(1, min(rank, int((RULE.work * read**0.5 / 4) ** 0.5)))
+
+
+def _build_is_due(c: Context) -> bool:
+    n = c.state
+    if c.pool or not n.built_at > 0:
+        return True
+    left = n.probes > 1 and not 1 / 3 < n.curvature / n.first_curvature < 3
+    return left or n.read >= RULE.data_growth * n.built_at
+
+
+def _build(c: Context) -> Decision:
+    """P² from the pool, its step from the present batch, which is not in the pool."""
+    n, pool, source = c.state, list(c.pool), c.source
+    c.pool.clear()
+    steps = min(_directions(n.read, c.rank), source.size)
+    known = c.scaling.blocks[0].U if n.built_at > 0 and not c.adaptive else None
+    found = blocked(source, pool, _pool_size(c), steps, c.root(source.local(c.batch).gradient()), known)
+    if found.negative:
+        n.nonconvex = 1.0
+        note = "negative curvature was seen: from here on the learning rate alone is followed"
+        return Decision(values=found.values, notes=(note,))
+    local = source.local(c.batch)
+    value = largest(
+        source, local, found.scaling, RULE.at_build[c.points <= RULE.many]
+    )  # nothing has changed if this fails
+    n.built_at, n.steps_at_build, n.probes, n.squares, n.longest = n.read, n.steps, 0, 0.0, 0.0
+    _note(c, value, backtracked(source, c.batch, local, found.scaling, 1 / value.value))
+    return Decision(scaling=found.scaling, values=found.values)
+
+
+def _probe(c: Context, scaling: Scaling, iterations: int) -> Largest:
+    """λmax(P²B) on a batch that P² does not come from."""
+    local = c.source.local(c.batch)
+    found = largest(c.source, local, scaling, iterations)
+    rate = 1 / found.value
+    trusted = c.state.probes >= RULE.held or found.negative
+    _note(c, found, rate if trusted else backtracked(c.source, c.batch, local, scaling, rate))
+    return found
+
+
+def _note(c: Context, found: Largest, rate: float) -> None:
+    n, value, gradient = c.state, 1 / rate, c.gradient_length or found.gradient
+    n.nonconvex = max(n.nonconvex, float(found.negative))
+    n.probes += 1
+    share = 1 / min(n.probes, RULE.remembered)
+    n.curvature = value if n.probes == 1 else n.curvature + share * (value - n.curvature)
+    n.squares = value**2 if n.probes == 1 else n.squares + share * (value**2 - n.squares)
+    n.first_curvature = value if n.probes == 1 else n.first_curvature
+    n.longest = max(n.longest, found.length)
+    n.gradient_scale = gradient if n.probes == 1 else max(n.gradient_scale, gradient)
+
+
+def _with_step(c: Context, done: Decision) -> Decision:
+    """η = 1.4 / λ, cautious while there were few probes, falling once noise dominates; momentum unless batches are small.
+
+    In the mean square, steps on single points are stable up to 2 E[λ]/E[λ²], which for small batches is far below 2/E[λ].
+    """
+    n, few = c.state, c.points < SMALL
+    count_noise_dominated(c)
+    value = n.squares / n.curvature if few else n.curvature
+    added = decay(c.base, (done.scaling or c.scaling).root if c.adaptive else None)
+    bold = RULE.careful if few or c.adaptive else RULE.bold
+    rate = bold / (value * (1 + 0.5 / max(n.probes, 1)) + added) / math.sqrt(1 + n.noise_dominated / RULE.wear)
+    momentum = 0.0 if few else RULE.momentum / (1 + n.steps / RULE.momentum_half_life)
+    return Decision(rate, RULE.longest * rate * n.longest, momentum, done.scaling, done.values, done.notes)
+
+
+def power_of_two(steps: float) -> bool:
+    """Whether this is 1, 2, 4, 8, …; NaN is not."""
+    whole = int(steps) if steps == steps else 0
+    return whole > 0 and whole & (whole - 1) == 0
+
+
+def power_of_four(steps: float) -> bool:
+    """Whether this is 1, 4, 16, 64, …; NaN is not."""
+    return power_of_two(steps) and int(steps).bit_length() % 2 == 1

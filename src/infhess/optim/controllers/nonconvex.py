@@ -1,0 +1,181 @@
+"""Nets: a learning rate that follows curvature along the base's own direction, by one probe in eighty steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from infhess.curvature.flat import length, real
+from infhess.curvature.local import DoubleBackwardError
+from infhess.optim.base_optimizers import decay, direction, momentum_of
+from infhess.optim.controllers.context import Context, Decision
+from infhess.optim.controllers.step_length import NothingSeenError
+from infhess.optim.distributed import any_process, mean_over_processes
+from infhess.optim.rate.kalman import filtered
+from infhess.optim.rate.probe import dot
+from infhess.optim.rate.settings import FILTER
+from infhess.optim.rate.settings import NONCONVEX as RULE
+from infhess.scaling import Scaling, identity
+
+
+class Seen(NamedTuple):
+    """The scaling of the coming step, ½ log(gᵀDg/hᵀDh), the length of the base's direction, and |g| of the batch alone."""
+
+    scaling: Scaling
+    log_ratio: float
+    moves: float
+    own: float
+
+
+def decide(c: Context) -> Decision:
+    """A learning rate that follows curvature along the base's own direction, by one probe in eighty steps."""
+    n, size = c.state, length([[real(p.detach()) for p in c.params if p.requires_grad]])
+    _measure_shrinking(c, size)
+    before, scaling, notes = n.rate, None, None
+    if _due(c):
+        scaling, notes = _probe(c, size)
+        if (
+            not n.rate > 0
+        ):  # nothing was seen so far: the step that an update measured stays, and without one none is made
+            waits = math.nan if n.active and n.step > 0 else 0.0
+            return Decision(waits, n.limit, n.momentum, None, c.source.like, notes)
+    allowed = 1 / (math.exp(-n.log_rate) / _sigma(c) + decay(c.base, None))
+    if RULE.growth * n.rate > allowed and n.steps > RULE.settled:
+        n.slow = 1.0
+    n.rate = wanted = min((RULE.late_growth if n.slow else RULE.growth) * n.rate, allowed)
+    limit = math.inf
+    if 0 < size < math.inf:
+        n.rate, limit = _bounded(c, size)
+    n.factor = 1.0
+    if notes is None:
+        return Decision(n.rate, limit)
+    scaling = None if scaling is None else replace(scaling, factor=1.0)
+    notes = (*notes, *_diagnostics(c, before, wanted, allowed, limit))
+    return Decision(n.rate, limit, 0.0, scaling, c.source.like, notes)
+
+
+def _diagnostics(c: Context, before: float, wanted: float, allowed: float, limit: float) -> Iterator[str]:
+    """What braked, and why."""
+    n, share = c.state, _share(c)
+    if allowed < before:
+        yield f"curvature along the steps has grown: it allows for a rate of {allowed:.3g}, which was {before:.3g}"
+    if n.rate < wanted and c.adaptive:
+        yield f"steps are kept to {share:.1%} of |w| or so by a rate of {n.rate:.3g}; curvature allows {allowed:.3g}"
+    elif n.rate < wanted:
+        yield (
+            f"w shrinks: the rate is held at {n.rate:.3g}, where curvature allows for {allowed:.3g}, so that no step takes "
+            f"more than {RULE.shrink:.1%} off |w|"
+        )
+    moves = n.rate * n.longest
+    if moves > limit:
+        yield f"this step is kept to {share:.1%} of |w|; at a rate of {n.rate:.3g} it would be {share * moves / limit:.1%}"
+
+
+def _due(c: Context) -> bool:
+    """Each of the first steps, each time their number has doubled, and every eighty; an `update` begins this anew."""
+    n = c.state
+    began = 0.0 if math.isnan(n.steps_at_build) else n.steps_at_build
+    doubled = n.steps - n.steps_at_probe >= min(RULE.every, n.steps_at_probe - began)
+    return not n.rate > 0 or n.steps - began <= RULE.first_probes or doubled
+
+
+def _sigma(c: Context) -> float:
+    """With heavy ball, stable up to (1 + β)/(1 − β) times inverse curvature, 1 + β times as much was measured to do."""
+    heavy = min(0.0 if group.get("nesterov") else momentum_of(group).decay for group in c.base.param_groups)
+    return RULE.sigma if c.adaptive else RULE.sigma * (1 + heavy)
+
+
+def _share(c: Context) -> float:
+    """The share of |w| that bounds the coming step."""
+    return (RULE.adaptive_turn if c.adaptive else RULE.turn) / math.sqrt(c.state.steps + RULE.settled)
+
+
+def _measure_shrinking(c: Context, size: float) -> None:
+    """The share of |w| that a step takes off it for each unit of the rate: a moving average."""
+    n = c.state
+    if n.rate > 0 and 0 < n.size < math.inf and 0 < size < math.inf:
+        n.shrinking += (1 - RULE.memory) * (math.log(n.size / size) / n.rate - n.shrinking)
+    n.size = size
+
+
+def _bounded(c: Context, size: float) -> tuple[float, float]:
+    """The rate, or less of it, and the longest step: so that w neither jumps nor shrinks away."""
+    n, share = c.state, _share(c) * size
+    if c.adaptive:  # its steps are of about one length, also where a penalty alone pulls
+        return (min(n.rate, share / n.longest) if n.longest > 0 else n.rate), math.inf
+    return (min(n.rate, RULE.shrink / n.shrinking) if n.shrinking > 0 else n.rate), share
+
+
+def _standing(c: Context) -> Scaling:
+    """P² as an `update` left it around sgd, else the base as it is."""
+    if c.state.directions and not c.adaptive:
+        return c.scaling
+    return identity([c.source.size], c.source.like)
+
+
+def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
+    """One product. A probe that fails changes nothing; the first one has to tell something, or that there is nothing to see.
+
+    Processes that train one model together all probe at once, each on its own batch, and h is the mean over them.
+    """
+    n, failure, seen = c.state, None, None
+    n.steps_at_probe = n.steps
+    try:
+        seen = _along(c)
+    except ValueError as error:
+        failure = error
+    bad = failure is not None and not isinstance(failure, NothingSeenError)
+    scaling = None
+    if seen is not None:
+        _see(c, seen)
+        if not n.rate > 0:
+            n.rate = RULE.first_move * (size or 1.0) / seen.moves
+            scaling = seen.scaling if n.directions else replace(seen.scaling, root=None)
+    if bad and (math.isnan(n.log_rate) or isinstance(failure, DoubleBackwardError)):
+        assert failure is not None
+        raise failure
+    notes = () if seen is None else c.scaled_note(seen.own)
+    return scaling, notes if failure is None else (f"a curvature probe was skipped: {failure}",)
+
+
+def _along(c: Context) -> Seen:
+    """Along what the base is about to do with the gradient g that the step will find; h is scaled as g is."""
+    failure = None
+    try:
+        local = c.source.local(c.batch)
+    except ValueError as error:
+        failure = error
+    if any_process(failure is not None, c.source.like.device):
+        raise failure or ValueError("it failed in another process that trains this model")
+    own = mean_over_processes(local.gradient())
+    g = c.gradient(own)
+    scaling = replace(_standing(c), root=c.root(g))
+    p = scaling(g)
+    along = dot(g, p)
+    if not 0 < along < math.inf:
+        raise NothingSeenError(
+            f"expected a finite gradient other than zero to measure a step along, got gᵀMg = {along:g}"
+        )
+    h = mean_over_processes(c.source.product(local, p))
+    factor = math.sqrt(dot(g, g) / dot(own, own)) if c.adaptive and bool(own.any()) else 1.0
+    across = dot(h, scaling(h)) * factor**2
+    if not across < math.inf:
+        raise ValueError("a product holds NaN or infinity; is the loss finite and smooth at this point?")
+    if not across > 0:
+        raise NothingSeenError("the loss has no curvature along its gradient here; is it linear?")
+    move = scaling(direction(c.base, g))
+    moves = math.sqrt(dot(move, move))
+    if not 0 < moves < math.inf:
+        raise NothingSeenError(f"the step of the base is of length {moves:g}")
+    return Seen(scaling, 0.5 * (math.log(along) - math.log(across)), moves, float(torch.linalg.vector_norm(own)))
+
+
+def _see(c: Context, seen: Seen) -> None:
+    """One reading. What is seen first is of a scaling that has just begun: it is forgotten fast."""
+    n, drift = c.state, FILTER.drift * max(1.0, RULE.settled / c.state.steps)
+    n.log_rate, n.log_rate_variance = filtered(n.log_rate, n.log_rate_variance, seen.log_ratio, drift)
+    n.longest = seen.moves

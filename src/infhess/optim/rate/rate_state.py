@@ -1,0 +1,154 @@
+"""The learning rate of RateFree, step by step: a filter over curvature probes, and how fast the rate may grow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from infhess.optim.checkpoint import Scalars
+from infhess.optim.rate.kalman import filtered
+from infhess.optim.rate.settings import FILTER
+from infhess.optim.rate.settings import RATE_FREE as RULE
+from infhess.optim.reports import Rate
+
+
+@dataclass
+class RateState(Scalars):
+    """What the rule carries from step to step.
+
+    Attributes:
+        steps: made so far.
+        log_rate, variance: of √(gᵀDg/hᵀDh), by the filter; NaN before the first probe.
+        rate: η, in use; NaN before the first gradient.
+        rate_at_probe, steps_at_probe: at the last curvature probe.
+        slow: 1 once η has reached what curvature allows for.
+        largest, weight: max η so far, and Σ max η², for the average.
+        length: usual length of Dg.
+        points: data points of a step, a moving average; 0 where that is not known.
+        observed: data points seen by `observe` since the last step, where a probe is due.
+        observed_at: the step for which `observe` was last called.
+        gradient: |g|/√n at the last probe, in units of which Adam's ε is meant.
+        shortened, skipped, bounded, waiting: steps shortened, not made for a bad gradient, kept below a share of |w|, and not
+            made for want of a gradient, since the last report.
+        micro_batches: calls of `observe` for the last step; more than one is gradient accumulation.
+
+    """
+
+    steps: float = 0.0
+    log_rate: float = math.nan
+    variance: float = FILTER.noise
+    rate: float = math.nan
+    rate_at_probe: float = math.nan
+    steps_at_probe: float = 0.0
+    slow: float = 0.0
+    largest: float = 0.0
+    weight: float = 0.0
+    length: float = math.nan
+    points: float = 0.0
+    observed: float = 0.0
+    observed_at: float = 0.0
+    gradient: float = 0.0
+    shortened: float = 0.0
+    skipped: float = 0.0
+    bounded: float = 0.0
+    waiting: float = 0.0
+    micro_batches: float = 1.0
+
+    @property
+    def due(self) -> bool:
+        """Whether to probe curvature at the coming step."""
+        t = self.steps + 1
+        grown = t <= RULE.early and self.rate > RULE.grown * self.rate_at_probe
+        blind = math.isnan(self.log_rate) and t.is_integer() and int(t).bit_count() == 1  # 1, 2, 4, 8, …
+        late = t - self.steps_at_probe >= RULE.every
+        return math.isnan(self.rate) or blind or t <= RULE.first_probes or late or grown
+
+    def probed(self) -> None:
+        """Note down that curvature was probed, whether anything was read or not."""
+        self.rate_at_probe, self.steps_at_probe = self.rate, self.steps + 1
+
+    def see(self, log_ratio: float) -> None:
+        """One reading: the logarithm of √(gᵀDg/hᵀDh)."""
+        self.log_rate, self.variance = filtered(self.log_rate, self.variance, log_ratio)
+
+    @property
+    def allowed(self) -> float:
+        """The rate that curvature allows for: σ (b/32)^⅓ e^X; infinite before the first reading."""
+        if math.isnan(self.log_rate):
+            return math.inf
+        batch = math.log((self.points or RULE.reference_batch) / RULE.reference_batch)
+        return RULE.sigma * math.exp(RULE.batch_power * batch + self.log_rate)
+
+    @property
+    def uncertain(self) -> Rate:
+        """η with the filter's standard deviation; NaN as long as no curvature was seen."""
+        if math.isnan(self.log_rate):
+            return Rate(math.nan, math.nan)
+        return Rate(self.rate, self.rate * self.variance**0.5)
+
+    def begin(self, size: float, length: float) -> None:
+        """The first rate: it moves w by a thousandth."""
+        if math.isnan(self.rate) and 0 < length < math.inf:
+            self.rate = RULE.first_move * (size or 1.0) / length
+
+    def advance(self, length: float, size: float, scale: float = 1.0) -> float:
+        """One step with a direction of this length for weights of this size: the rate follows what is allowed for.
+
+        `scale` is what multiplies the rate. The step to make, without it, is returned.
+        """
+        self.steps += 1
+        self.observed = 0.0
+        if RULE.growth * self.rate > self.allowed and self.steps > RULE.settled:
+            self.slow = 1.0
+        growth = 1.0 if math.isnan(self.log_rate) else RULE.late_growth if self.slow else RULE.growth
+        self.rate = min(growth * self.rate, self.allowed)
+        if not length > 0:
+            return self.rate
+        usual = self.length if self.length > 0 else length
+        if size > 0 and self.rate * scale * usual > RULE.longest * size:
+            self.rate = RULE.longest * size / (scale * usual)
+            self.bounded += 1
+        share = min(1.0, RULE.longer * usual / length)
+        self.shortened += share < 1
+        self.length = usual + (1 - RULE.memory) * (share * length - usual)
+        return self.rate * share
+
+    def count_points(self, seen: float) -> None:
+        """The data points of one step, at a probe: between probes the rule stands as all processes know it."""
+        self.points = self.points + (1 - RULE.batch_memory) * (seen - self.points) if self.points else seen
+
+    def skip(self) -> None:
+        """A step that is not made; curvature may be probed on the next batch again."""
+        if math.isnan(self.rate):
+            self.waiting += 1
+        else:
+            self.skipped += 1
+        self.observed, self.observed_at = 0.0, self.steps
+
+    def average(self, scale: float) -> None:
+        """Σm² with m the largest rate so far."""
+        self.largest = max(self.largest, scale * self.rate)
+        self.weight += self.largest**2
+
+    def newest(self, before: float) -> float:
+        """The weight c = m²/Σm² of the newest iterate in an average that began when Σ was `before`."""
+        since = self.weight - before
+        return min(1.0, self.largest**2 / since) if since > 0 else 1.0
+
+    def diagnostics(self, before: float) -> tuple[str, ...]:
+        """What had to brake since the last report, and why; `before` is what was allowed then."""
+        notes = []
+        if self.allowed < self.rate:
+            notes.append(
+                f"curvature along the steps has grown: it allows for {self.allowed:.3g} where it allowed for {before:.3g}, and "
+                f"the learning rate is cut from {self.rate:.3g} to that"
+            )
+        for count, what in (
+            (self.shortened, f"were shortened: their gradients were more than {RULE.longer:g} times as long as usual"),
+            (self.skipped, "were not made: their gradients held NaN or infinity"),
+            (self.bounded, f"were kept to {RULE.longest:.0%} of |w|; curvature allows for {self.allowed:.3g}"),
+            (self.waiting, "were not made: no gradient has been other than zero so far"),
+        ):
+            notes += [f"{count:.0f} steps {what}"] if count else []
+        self.shortened = self.skipped = self.bounded = self.waiting = 0.0
+        return tuple(notes)

@@ -1,0 +1,56 @@
+"""The constants of the learning-rate rules for nets, each with its reason; docs/nets.md has the runs they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Kalman's filter of a random walk on the logarithm of what a probe reads."""
+
+    noise: float = 0.2  # variance of a probe, seen between batches
+    drift: float = 0.02  # variance of what changes from one probe to the next
+
+
+@dataclass(frozen=True)
+class RateFreeRule:
+    """`RateFree`: η = σ (b/32)^⅓ √(gᵀDg/hᵀDh)."""
+
+    sigma: float = 5.0  # 4 was slower on all problems; 6 lost to schedule-free AdamW on one seed
+    reference_batch: float = 32.0
+    batch_power: float = 1 / 3  # rests on two problems
+    first_move: float = 1e-3  # the first step moves w by this share
+    growth: float = 1.10  # a step, until the rate reaches what curvature allows for; 1.03 was too slow
+    late_growth: float = 1.01  # a step, from then on: without it a rate of 10 units blew up
+    settled: float = 10  # steps before which the first reading of curvature does not end the fast growth
+    longest: float = 0.15  # of |w|, a step: on a plateau curvature allows for steps that would end the net
+    first_probes: float = 4  # a probe at each of the first steps
+    every: float = 80  # a probe at least every so many steps
+    early: float = 600  # until then, also a probe when the rate has grown
+    grown: float = 2.0  # by this factor
+    longer: float = 4.0  # a direction so many times longer than usual is cut to that
+    memory: float = 0.9  # of the moving average of lengths
+    batch_memory: float = 0.7  # of the moving average of batch sizes, a probe: a short last batch is to change little
+
+
+@dataclass(frozen=True)
+class NonconvexRule:
+    """`Preconditioned.observe` in nets: η = σ √(gᵀDg/hᵀDh), along the base's own direction."""
+
+    sigma: float = 2.0  # gradient descent is stable up to twice inverse curvature
+    first_move: float = 0.003  # the first step moves w by this share
+    growth: float = 1.10  # a step, until the rate reaches what curvature allows for
+    late_growth: float = 1.03  # a step, from then on
+    settled: float = 64  # steps after which the base's own scaling has settled
+    turn: float = (
+        0.7  # step t is at most turn/√(t + settled) of |w|: noise turns w no faster than it has been trained for
+    )
+    adaptive_turn: float = 0.3  # the same around Adam
+    shrink: float = 0.002  # of |w|, a step: on a plateau, where a penalty alone pulls, a net would shrink to nothing
+    first_probes: float = 4
+    every: float = 80
+    memory: float = 0.9  # of the moving average of shrinking
+
+
+FILTER, RATE_FREE, NONCONVEX = Filter(), RateFreeRule(), NonconvexRule()

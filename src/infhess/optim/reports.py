@@ -1,0 +1,99 @@
+"""What the optimizers tell: the learning rate with its uncertainty, and what an estimate found and cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Report:
+    """The curvature behind a preconditioner, its step, and the price of both.
+
+    Attributes:
+        values: eigenvalues of the curvature, descending; in the base's own scaling where it has one.
+        std: their standard deviations from the noise of mini-batches; NaN where that is not known.
+        step: what multiplies P²g: 1/λmax(P²B) where it is measured, NaN where the base keeps its learning rate.
+        products: Hessian-vector products of mini-batches.
+        product_points: data points that they were taken with, a point anew for each product.
+        data_points: data points read.
+        seconds: wall time.
+        notes: what the user should know, in sentences.
+        step_std: the standard deviation of the step from the noise of probes; in nets, by `observe`, and NaN elsewhere.
+
+    """
+
+    values: Tensor
+    std: Tensor
+    step: float
+    products: int
+    data_points: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+    product_points: int = 0
+    step_std: float = math.nan
+
+    def as_dict(self) -> dict[str, float]:
+        """Numbers by name, for TensorBoard or any logger."""
+        row = {
+            "step": self.step,
+            "products": float(self.products),
+            "product_points": float(self.product_points),
+            "data_points": float(self.data_points),
+            "seconds": self.seconds,
+            "notes": float(len(self.notes)),
+            **({"step/std": self.step_std} if self.step_std == self.step_std else {}),
+        }
+        for i, (value, std) in enumerate(zip(self.values.tolist(), self.std.tolist()), 1):
+            row |= {f"value/{i}": value} | ({f"std/{i}": std} if std == std else {})
+        return row
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The learning rate in use; `std` is its standard deviation from the noise of probes. NaN before curvature was seen.
+
+    >>> Rate(0.01, 0.002)
+    Rate(0.01 ± 0.002)
+    """
+
+    value: float
+    std: float
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Bounds that hold at this level: the logarithm is taken to be normal."""
+        width = NormalDist().inv_cdf((1 + level) / 2) * self.std / self.value
+        return self.value * math.exp(-width), self.value * math.exp(width)
+
+    def __float__(self) -> float:
+        """The value alone."""
+        return self.value
+
+    def __repr__(self) -> str:
+        """Both."""
+        return f"Rate({self.value:.4g} ± {self.std:.2g})"
+
+
+@dataclass(frozen=True)
+class RateReport:
+    """A curvature probe: the learning rate with its uncertainty, what curvature allows for, the price, and notes."""
+
+    rate: Rate
+    allowed: float
+    products: int
+    product_points: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+    data_points: int = 0  # nothing is read beside training
+
+    def as_dict(self) -> dict[str, float]:
+        """Numbers by name, for TensorBoard or any logger."""
+        low, high = self.rate.interval()
+        return {
+            "rate": self.rate.value, "rate/low": low, "rate/high": high, "rate/allowed": self.allowed,
+            "products": float(self.products), "product_points": float(self.product_points),
+            "data_points": float(self.data_points), "seconds": self.seconds, "notes": float(len(self.notes)),
+        }  # fmt: skip

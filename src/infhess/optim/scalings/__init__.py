@@ -1,0 +1,1 @@
+"""How RateFree scales gradients."""

@@ -3,14 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-cache-dir --quiet
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
+# One test a core, and one thread a test.
+export OMP_NUM_THREADS := 1
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test check format readme clean
+.PHONY: demo test test-long check format readme clean
 
 demo: .venv/.demo
 	$(BIN)/infhess demo
 
 test: .venv/.dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-long: .venv/.dev
+	$(PYTEST) -m long
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

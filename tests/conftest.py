@@ -1,4 +1,4 @@
-"""What every test shares: matrices with a prescribed spectrum, tolerances by dtype, a generator of its own."""
+"""What every test shares: one thread a worker, settings of hypothesis, a generator of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
-torch.set_num_threads(2)
+# One thread, here and in the commands that tests start: workers side by side have a core each.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 settings.register_profile(
     "default",
     deadline=None,

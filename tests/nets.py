@@ -92,3 +92,12 @@ def build(name, dtype=torch.float64, seed=0):
         model.train()
     loss_of = nn.functional.mse_loss
     return model, lambda batch: loss_of(model(batch[0]), batch[1]) + 0.1 * model(batch[0]).logsumexp(-1).mean(), (x, y)
+
+
+SEED = 123
+
+
+def flat_gradient(model, loss, batch, seed=SEED):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss(batch), list(model.parameters()))])

@@ -1,4 +1,4 @@
-"""Algorithm 1: kinship with Krylov methods, the pilot, counts, sources of every kind, and defined ends."""
+"""Algorithm 1: kinship with Krylov methods, counts, sources of every kind, and defined ends."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import scipy.sparse.linalg
 import torch
 
 import infhess
-from infhess import CurvatureShaped, Isotropic, Products, infer, infer_steps, paper_preconditioner
+from infhess import (
+    CurvatureShaped,
+    Isotropic,
+    Products,
+    infer,
+    infer_steps,
+    paper_preconditioner,
+)
 from infhess.bench.printed import printed_steps
-from infhess.pilot import paper_pilot
-from util import F64, close, randn, spectrum
+from util import F64, close, randn, spd, spectrum
 
 N = 20
 B = spectrum(torch.logspace(0, 1.5, N))
@@ -93,37 +99,6 @@ def test_the_fast_loop_is_the_printed_algorithm():
         close(a, b, 1e-9)
 
 
-def test_the_papers_pilot_is_as_printed():
-    gradients = [randn(N, seed=i) for i in range(4)]
-    sources = iter(gradients)
-    pilot = paper_pilot(Products(lambda s: B @ s, lambda: next(sources), N))
-    g = torch.stack(gradients)
-    sBs, sBBs = (g * (g @ B)).sum(), (g @ B).square().sum()
-    close(1 / pilot.prior.mean, (sBs / sBBs).sqrt(), 1e-10)
-    close(pilot.prior.scale, sBs / g.square().sum(), 1e-10)
-    variance = (g.square().mean(0) - g.mean(0).square()).median()
-    close(pilot.prior.noise, variance / g.square().sum(1).mean().sqrt(), 1e-10)
-    close(pilot.gradient, g.mean(0), 1e-12)
-
-
-def test_the_papers_preconditioner_is_as_printed():
-    posterior = infer(exact(), 12, method="paper")
-    sigma, U, _ = posterior.svd(4)
-    P = torch.eye(N, dtype=F64) + U @ (torch.diag(2.0 / sigma.sqrt()) - torch.eye(4, dtype=F64)) @ U.mT
-    alpha = (sigma[0] / sigma[-1]).sqrt()
-    close(paper_preconditioner(posterior, 4, beta=2.0).dense(), alpha * P, 1e-10)
-    close(paper_preconditioner(posterior, 4, alpha=1.0, beta=2.0).power(2).dense(), P @ P, 1e-10)
-
-
-def test_the_default_preconditioner_is_invariant_and_inverts_what_was_seen():
-    posterior = infer(exact(), N)
-    P2 = infhess.preconditioner(posterior)
-    rho = torch.linalg.eigvalsh(B)[0]
-    close(P2.dense(), torch.linalg.inv(B + rho * torch.eye(N, dtype=F64)), 1e-3)
-    scaled = infhess.preconditioner(infer(exact(1e6 * B, 1e6 * G), N))
-    close(1e6 * scaled.dense(), P2.dense(), 1e-3)
-
-
 def test_it_counts_and_states_come_one_at_a_time():
     source = exact()
     states = list(infer_steps(source, 5))
@@ -184,6 +159,34 @@ def test_it_ends_early_where_the_gradient_holds_nothing_new():
     states = list(infer_steps(exact(low, g), 10))
     assert len(states) == 3
     close(states[-1].posterior.mean.dense(), low, 1e-6)
+
+
+def test_the_papers_method_ends_where_the_krylov_space_is_exhausted():
+    eye = torch.eye(5, dtype=F64)
+    for prior in (None, Isotropic(1.0)):
+        posterior = infer(Products(lambda s: 2 * s, lambda: eye[0].clone(), 5), 4, method="paper", prior=prior)
+        close(posterior.mean @ eye[0], 2 * eye[0], 1e-9)
+
+
+def test_a_product_that_is_its_own_argument():
+    G = [5 * randn(6, seed=i) for i in range(4)]
+    for method, prior in (("paper", Isotropic(0.5, 1.0, 0.1)), ("curvature", None)):
+        means = []
+        for matvec in (lambda s: s, lambda s: s.clone()):
+            g = iter(G)
+            means.append(infer(Products(matvec, lambda g=g: next(g), 6), 3, method=method, prior=prior).mean.dense())
+        close(means[0], means[1], 1e-12)
+
+
+def test_a_matvec_that_alters_its_argument_is_named():
+    with pytest.raises(ValueError, match="altered its argument"):
+        infer(Products(lambda s: s.mul_(2), lambda: randn(6), 6), 3)
+
+
+def test_infer_of_a_matrix_takes_a_generator():
+    A = spd(9)
+    first, again = (infer(A, 3, generator=torch.Generator().manual_seed(4)).mean.dense() for _ in range(2))
+    assert torch.equal(first, again)
 
 
 @pytest.mark.parametrize(

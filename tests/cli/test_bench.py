@@ -1,0 +1,26 @@
+"""The bench commands: they measure, and resume."""
+
+from __future__ import annotations
+
+import math
+
+from commands import read, run
+
+
+def test_bench_deep_measures_the_cost_or_something_else(tmp_path):
+    out = run("bench", "deep", "--cost", "--quick", "--out", "c", cwd=tmp_path)
+    assert "step at rank 2 / gradient" in out.stdout
+    rows = read(tmp_path / "c/rows.csv")
+    assert all(float(r["metric"]) > 0 for r in rows)
+    assert {r["products"] for r in rows if r["method"].startswith("update")} == {"15"}
+    assert "at most one of" in run("bench", "deep", "--cost", "--tune", cwd=tmp_path, status=2).stderr
+
+
+def test_bench_inference_measures_and_resumes(tmp_path):
+    out = run("bench", "inference", "--quick", "--out", "b", cwd=tmp_path)
+    assert "times faster" in out.stdout
+    rows = read(tmp_path / "b/rows.csv")
+    assert all(math.isfinite(float(r["metric"])) and float(r["metric"]) > 0 for r in rows)
+    assert (tmp_path / "b/summary.md").read_text().startswith("| what | measured |")
+    run("bench", "inference", "--quick", "--out", "b", cwd=tmp_path)
+    assert read(tmp_path / "b/rows.csv") == rows

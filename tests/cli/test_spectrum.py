@@ -1,0 +1,64 @@
+"""The command spectrum: on the example, on a file, and what it names as wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from commands import run
+
+
+def test_the_command_on_the_example_and_on_a_file(tmp_path):
+    out = run("spectrum", "infhess.problems.example:small_net", "--k", "3", cwd=tmp_path)
+    assert "stands out" in out.stdout
+    numbers = json.loads((tmp_path / "runs/spectrum/spectrum.json").read_text())
+    assert len(numbers["values"]) == 3
+    assert all(low <= v <= high for low, v, high in zip(numbers["low"], numbers["values"], numbers["high"]))
+    assert (tmp_path / "runs/spectrum/spectrum.png").read_bytes().startswith(b"\x89PNG")
+    assert "earlier result" in run("spectrum", "infhess.problems.example:small_net", cwd=tmp_path, status=2).stderr
+    run("spectrum", "infhess.problems.example:small_net", "--k", "2", "--fresh", cwd=tmp_path)
+    kept = sorted(p.name for p in (tmp_path / "runs/spectrum").iterdir())
+    assert kept == ["rows.1.csv", "rows.csv", "spectrum.1.json", "spectrum.1.png", "spectrum.json", "spectrum.png"]
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "def quadratic():\n"
+        "    w = torch.zeros(3, requires_grad=True)\n"
+        "    x = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([3.0, 2.0, 1.0])\n"
+        "    return lambda b: (b @ w).square().mean() / 2, [w], list(x.split(50))\n"
+    )
+    run("spectrum", "mine:quadratic", "--k", "2", "--out", "a", cwd=tmp_path)
+    run("spectrum", "mine.py:quadratic", "--k", "2", "--out", "b", cwd=tmp_path)
+    a, b = (json.loads((tmp_path / f / "spectrum.json").read_text())["values"] for f in "ab")
+    assert a == b
+    assert 7 < a[0] < 12
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nothing", "expected MODULE:FUNCTION"),
+        ("no_such_module:f", "no module named no_such_module"),
+        ("absent.py:f", "no such file"),
+        ("infhess.problems.example:absent", "has no function absent"),
+        ("math:pi", "has no function pi"),
+        ("time:time", "must return"),
+        ("broken.py:raises", "failed with KeyError"),
+        ("broken.py:leaves", "failed with SystemExit"),
+        ("broken.py:two", "it returned 2 things"),
+        ("syntax.py:f", "cannot be imported: SyntaxError"),
+    ],
+)
+def test_the_command_names_what_is_wrong(target, message, tmp_path):
+    (tmp_path / "helper.py").write_text("x = 1\n")
+    (tmp_path / "broken.py").write_text(
+        "from __future__ import annotations\nimport dataclasses, sys, helper\n"
+        "@dataclasses.dataclass\nclass A:\n    x: int = 0\n"
+        "def raises(): return {}['missing']\n"
+        "def leaves(): sys.exit(0)\n"
+        "def two(): return 1, 2\n"
+    )
+    (tmp_path / "syntax.py").write_text("def f(:\n")
+    error = run("spectrum", target, cwd=tmp_path, status=2).stderr
+    assert message in error
+    assert "Traceback" not in error

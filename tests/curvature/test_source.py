@@ -1,0 +1,41 @@
+"""Sources that are matrices, operators or callables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from infhess import (
+    Products,
+    infer,
+)
+from util import close
+
+
+def test_a_curvlinops_style_operator_is_a_source():
+    """Anything with a shape and @ on NumPy vectors, as SciPy's and curvlinops' operators are."""
+
+    class Operator:
+        shape, dtype = (5, 5), np.dtype("float64")
+
+        def __matmul__(self, v):
+            return np.diag(np.arange(1.0, 6.0)) @ v
+
+    close(infer(Products(Operator()), 5).eigh(1).values, torch.tensor([5.0]), 1e-2)
+
+
+def test_numpy_callables_without_a_gradient():
+    A = np.diag([3.0, 2.0, 1.0])
+    assert infer(Products(lambda s: A @ np.asarray(s, dtype=np.float64), size=3), 3).shape == (3, 3)
+    close(Products(A).matvec(np.ones(3)), torch.tensor([3.0, 2.0, 1.0]), 1e-12)
+    with pytest.raises(ValueError, match=r"s: expected shape \(3,\)"):
+        Products(A).matvec(torch.ones(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_sources(dtype):
+    g = torch.Generator().manual_seed(0)
+    source = Products(lambda s: (2 * s).to(dtype), lambda: torch.randn(8, generator=g).to(dtype), 8)
+    close(infer(source, 3).eigh(2).values, torch.tensor([2.0, 2.0]), 0.05)
+    assert infer(torch.eye(5).to(dtype), 2).mean.dtype == torch.float32

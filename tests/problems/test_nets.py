@@ -1,0 +1,20 @@
+"""Nets of the bench: shapes, and no look into the future."""
+
+from __future__ import annotations
+
+import torch
+
+from infhess.problems.nets import CharGru, CharTransformer, batch_norm_net, digit_net
+
+
+def test_nets_map_shapes_and_attend_to_the_past_alone():
+    assert batch_norm_net()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert digit_net()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    for net in (CharTransformer(5, 8), CharGru(5)):
+        codes = torch.randint(5, (2, 8))
+        later = codes.clone()
+        later[:, -1] = (later[:, -1] + 1) % 5
+        a, b = net(codes), net(later)
+        assert a.shape == (2, 8, 5)
+        torch.testing.assert_close(a[:, :-1], b[:, :-1])
+        assert not torch.allclose(a[:, -1], b[:, -1])

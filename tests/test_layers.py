@@ -18,7 +18,7 @@ LAYERS = [
     {"curvature"},
     {"pilot"},
     {"active"},
-    {"preconditioner"},
+    {"scaling"},
     {"spectrum"},
     {"optim"},
     {"problems", "data"},

@@ -43,7 +43,7 @@ def test_no_gradients_at_all_is_no_step():
     w = nn.Parameter(torch.tensor([1.0, 1.0]))
     opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1), rank=2)
     opt.update(lambda x: (x * (w[0] ** 2 - w[1] ** 2 + w.sum())).mean(), [torch.ones(3, 1)])
-    assert opt._numbers.limit < float("inf")
+    assert opt._state.limit < float("inf")
     opt.zero_grad()
     opt.step()
     assert torch.equal(w, torch.ones(2))
@@ -80,7 +80,7 @@ def test_strides_of_gradients_are_kept(fused):
 
 
 def test_half_precision_gradients_do_not_overflow_the_limit():
-    from infhess.optim.transform import shortened
+    from infhess.optim.preconditioning.apply import shortened
 
     g = torch.full((400,), 3000.0, dtype=torch.float16)
     (shorter,) = shortened([g], [1.0], 6.0)

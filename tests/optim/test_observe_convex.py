@@ -107,9 +107,9 @@ def test_steps_wear_where_noise_rules_and_not_while_iterates_travel():
     opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1.0))
     noise = torch.randn(len(y), generator=torch.Generator().manual_seed(5), dtype=F64)
     train_on(loss, opt, (x, y + 5 * noise), 32, 300)
-    assert opt._numbers.worn > 100
+    assert opt._state.noise_dominated > 100
     quiet = nn.Parameter(torch.full((10,), 3.0, dtype=F64))
     far = infhess.Preconditioned(torch.optim.SGD([quiet], lr=1.0))
     scale = torch.logspace(0, -3, 10, dtype=F64)  # slow directions, and no noise
     train_on(lambda batch: (batch[0] * scale @ quiet).square().mean(), far, (x, y), 500, 60)
-    assert far._numbers.worn < 20
+    assert far._state.noise_dominated < 20

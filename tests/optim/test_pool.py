@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import infhess
-from infhess.optim.pool import Blockwise, Pool, Rooted
+from infhess.optim.preconditioning.pool import Blockwise, Pool, ScaledSource
 from observing import least_squares
 from util import F64, close, randn, spd
 
@@ -52,4 +52,4 @@ def test_blockwise_products_leave_the_other_blocks_out():
     close(blocks.matvec(s), torch.block_diag(A[:3, :3], A[3:, 3:]) @ s, 1e-10)
     assert source.products == 2
     root = randn(7, seed=1).abs()
-    close(Rooted(blocks, root).matvec(s), root * (torch.block_diag(A[:3, :3], A[3:, 3:]) @ (root * s)), 1e-10)
+    close(ScaledSource(blocks, root).matvec(s), root * (torch.block_diag(A[:3, :3], A[3:, 3:]) @ (root * s)), 1e-10)

@@ -84,15 +84,15 @@ def test_around_adam_the_step_is_measured_in_its_own_scaling():
     P2 = opt.preconditioner.dense()
     root = D.sqrt()
     inner = P2 / root[:, None] / root
-    close(torch.linalg.eigvalsh(inner)[-1], opt._numbers.factor, 1e-6)
+    close(torch.linalg.eigvalsh(inner)[-1], opt._state.factor, 1e-6)
     largest = torch.linalg.eigvals(P2 @ B).real.max()
     assert 0.9 < 1 / (report.step * float(largest)) <= 1 + 1e-9
     # One step: what Adam does, with its scaling as it is after this gradient, bent by P.
     before = w.detach().clone()
     stepped(opt, loss, torch.zeros(1, N, dtype=F64))
     v = state["exp_avg_sq"] / (1 - 0.999 ** float(state["step"]))
-    move = -report.step * opt._numbers.factor * (B @ before - b) / (v.sqrt() + 1e-8)
-    close(w.detach(), before + root * ((inner / opt._numbers.factor) @ (move / root)), 1e-8)
+    move = -report.step * opt._state.factor * (B @ before - b) / (v.sqrt() + 1e-8)
+    close(w.detach(), before + root * ((inner / opt._state.factor) @ (move / root)), 1e-8)
 
 
 def test_around_adamw_the_decay_stays_outside():
@@ -108,7 +108,7 @@ def test_around_adamw_the_decay_stays_outside():
 
 
 def test_dense_reference_of_the_scaling():
-    from infhess.optim.scaling import Block, Scaling
+    from infhess.scaling import Block, Scaling
 
     U = torch.linalg.qr(randn(6, 2)).Q
     gain, root = torch.tensor([0.9, 0.4], dtype=F64), randn(6, seed=1).abs() + 0.1

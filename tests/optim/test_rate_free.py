@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import infhess
-from infhess.optim import rate as rules
+from infhess.optim.rate.rate_state import RateState
 from rate_free_cases import data, flat, loss_of, small_net, train
 
 
@@ -154,23 +154,23 @@ def test_accumulated_batches_count_together():
         (loss((x[half], y[half])) / 2).backward()
         opt.observe(loss, (x[half], y[half]))
     opt.step()
-    assert opt._following.points == 64
+    assert opt._rate_state.points == 64
 
 
 def test_it_says_when_it_brakes_and_why():
-    following = rules.Following()
+    following = RateState()
     following.see(0.0)
     following.begin(1.0, 1.0)
     following.rate = following.allowed
     before = following.allowed
     for _ in range(20):
         following.see(-5.0)
-    (note,) = following.words(before)
+    (note,) = following.diagnostics(before)
     assert "curvature along the steps has grown" in note
     following.advance(1.0, 1e3)
     assert following.rate == following.allowed
     following.advance(100.0, 1e3)
-    assert "shortened" in following.words(before)[0]
+    assert "shortened" in following.diagnostics(before)[0]
 
 
 def test_a_short_last_batch_hardly_changes_the_rate():

@@ -8,15 +8,15 @@ from torch import nn
 
 import infhess
 from infhess.curvature.batch_source import Hessian
-from infhess.optim.scaling import identity
-from infhess.optim.step_length import that_holds
+from infhess.optim.controllers.step_length import backtracked
+from infhess.scaling import identity
 from util import F64, close, randn, spectrum
 
 
 @pytest.mark.parametrize("iterations", [1, 3, 6])
 def test_lanczos_is_a_lower_bound_that_reaches_the_largest_eigenvalue(iterations):
-    from infhess.optim.scaling import identity
-    from infhess.optim.step_length import largest
+    from infhess.optim.controllers.step_length import largest
+    from infhess.scaling import identity
 
     A = spectrum([9.0, 5.0, 2.0, 1.0, 0.5, -3.0])
     w = nn.Parameter(randn(6))
@@ -46,7 +46,7 @@ def test_a_rate_holds_on_a_quadratic_and_is_cut_where_curvature_explodes(curving
     local = source.local((x,))
     H = torch.stack([local.product(e) for e in torch.eye(3).double()])
     rate = 1 / float(torch.linalg.eigvalsh(H)[-1])
-    found = that_holds(source, (x,), local, identity([3], source.like), rate)
+    found = backtracked(source, (x,), local, identity([3], source.like), rate)
     if not curving:
         assert found == rate
         return

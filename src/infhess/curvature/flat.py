@@ -51,7 +51,7 @@ class Flat:
         """One vector from tensors for the live parameters; frozen ones get zeros."""
         given = iter(values)
         parts = [next(given) if p.requires_grad else torch.zeros_like(p) for p in self.params]
-        return torch.cat([real(_dense(v.detach())).reshape(-1).to(self.device, self.dtype) for v in parts])
+        return torch.cat([real(dense(v.detach())).reshape(-1).to(self.device, self.dtype) for v in parts])
 
     def unpack(self, vector: Tensor) -> list[Tensor]:
         """Tensors for the live parameters, in their shapes, dtypes and places."""
@@ -100,6 +100,6 @@ def shaped(v: Tensor, p: Tensor) -> Tensor:
     return v.reshape(p.shape).to(p.device, p.dtype)
 
 
-def _dense(v: Tensor) -> Tensor:
+def dense(v: Tensor) -> Tensor:
     """A sparse gradient, as of an embedding, in full."""
     return v.to_dense() if v.is_sparse else v

@@ -70,7 +70,9 @@ class Wrapper(Checkpointed):
     def allocate(self) -> None:
         """Make room for directions at once: distributed checkpoints restore only what they find a place for."""
         for p in self._params():
-            self._learnt.allocate(p)
+            self._learnt.allocate(p, root=self._adaptive)
+            if NUMBERS in self.state.get(p, {}):
+                self.state[p].update(self._learnt.entries(p))
         self._publish()
 
     # ---- a step

@@ -135,7 +135,7 @@ def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
         if not n.rate > 0:
             n.rate = RULE.first_move * (size or 1.0) / seen.moves
             scaling = seen.scaling if n.directions else replace(seen.scaling, root=None)
-    if bad and (math.isnan(n.log_rate) or isinstance(failure, DoubleBackwardError)):
+    if bad and (not (n.rate > 0 or n.step > 0) or isinstance(failure, DoubleBackwardError)):
         assert failure is not None
         raise failure
     notes = () if seen is None else c.scaled_note(seen.own)

@@ -39,7 +39,7 @@ class Views(NamedTuple):
 class PreconditionerState:
     """Tensors by parameter and the scalars of the controllers; in checkpoints beside the base's own state.
 
-    A parameter has tensors from the first estimate with directions on, of fixed shapes: rank rows, zeros where fewer were found.
+    A parameter has tensors from the first estimate with directions on, of fixed shapes: rank rows, some of them zero.
     """
 
     def __init__(self, rank: int) -> None:
@@ -61,9 +61,11 @@ class PreconditionerState:
             views = self._views[p] = Views.of(tensors)
         return views
 
-    def allocate(self, p: Tensor) -> Tensors:
-        """Null directions for a parameter that has none."""
+    def allocate(self, p: Tensor, *, root: bool = False) -> Tensors:
+        """Null directions for a parameter that has none, and the base's own scaling where it is to have a root."""
         tensors, w = self.of(p), real(p.detach())
+        if root and "root" not in tensors:
+            tensors["root"] = w.new_ones(w.shape, dtype=wide(w))
         if "basis" not in tensors:
             small = torch.zeros(self.rank, dtype=small_dtype(p.device), device=p.device)
             tensors["basis"] = w.new_zeros((self.rank, *w.shape), dtype=wide(w))
@@ -139,7 +141,7 @@ class PreconditionerState:
     def adopt(self, entries: dict[Tensor, Tensors]) -> None:
         """Take copies of the entries of a checkpoint; parameters without any know nothing."""
         self.reset()
-        for p, given in entries.items():
+        for given in entries.values():
             if NUMBERS in given:
                 self.controller = ControllerState.of(given[NUMBERS])
         null = not self.controller.directions

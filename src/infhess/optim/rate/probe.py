@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess._checks import small_dtype
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
-from infhess.curvature.flat import real, shaped
+from infhess.curvature.flat import dense, real, shaped
 from infhess.optim.distributed import mean_over_processes
 
 Scaled = Callable[[int, Tensor], Tensor]  # D x of parameter i
@@ -38,7 +38,7 @@ class Probe:
 
     def own(self) -> list[Tensor]:
         """The gradient of the probed batch, real, in single precision at the least."""
-        return [wide(real(g.detach())) for g in self.local.gradients]
+        return [_plain(g) for g in self.local.gradients]
 
     def read(self, g: Sequence[Tensor], scaled: Scaled, *, accumulated: bool) -> Reading:
         """Along Dg, with g the gradient of the coming step and D its scaling; h = HDg is scaled as g is.
@@ -52,7 +52,7 @@ class Probe:
             return Reading(gradient, direction, math.nan)
         h = self.source.products_of(self.local, [shaped(x, w) for x, w in zip(p, self.params)])
         del p
-        h = [mean_over_processes(wide(real(x.detach()))) for x in h]
+        h = [mean_over_processes(_plain(x)) for x in h]
         factor = self._factor(g, accumulated)
         across = sum(dot(x, scaled(i, x)) for i, x in enumerate(h)) * factor**2
         if not 0 < across < math.inf:
@@ -94,6 +94,11 @@ def total(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
 def norm(a: Sequence[Tensor]) -> float:
     """The length of all these tensors as one vector."""
     return math.sqrt(total(a, a)) if a else 0.0
+
+
+def _plain(x: Tensor) -> Tensor:
+    """Dense, real, in single precision at the least."""
+    return wide(real(dense(x.detach())))
 
 
 def wide(x: Tensor) -> Tensor:

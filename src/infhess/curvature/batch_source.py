@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import as_vectors, generator_on
+from infhess._checks import as_vectors, count, generator_on
 from infhess.curvature.batches import Batch, Stream, size_of
 from infhess.curvature.draws import Draw
 from infhess.curvature.flat import Flat
@@ -52,13 +52,17 @@ class BatchSource(Source):
     def draw(self) -> Batch:
         """The next batch, counted."""
         batch = self.stream.next()
-        self.data_points += size_of(batch)
+        self.data_points += self.points_of(batch)
         return batch
+
+    def points_of(self, batch: Batch) -> int:
+        """The data points of a batch."""
+        return self._points or size_of(batch)
 
     def local(self, batch: Batch) -> Local:
         """The curvature of one batch, with a seed of its own for its dropout."""
         local = self.at(batch, self.seed())
-        local.points = size_of(batch)
+        local.points = self.points_of(batch)
         return local
 
     def seed(self) -> int:
@@ -134,7 +138,7 @@ class BatchSource(Source):
         sums = torch.zeros(chunks, len(vectors), 1 if forms else self.size).to(self.like)
         sizes = torch.zeros(chunks, dtype=torch.float64, device=self.like.device)
         for c, batch in reading.chunks(chunks, cut):
-            local, n = self.local(batch), size_of(batch)
+            local, n = self.local(batch), self.points_of(batch)
             for i, s in enumerate(vectors):
                 y = self.product(local, s)
                 sums[c, i] += n * (s @ y if forms else y)
@@ -155,6 +159,7 @@ class Hessian(BatchSource):
         batches: an iterable of batches, such as a DataLoader.
         products: "exact" (reverse over reverse), or "difference" for losses that cannot be differentiated twice.
         split: False for a loss that is not a mean over points: batches are then neither sliced nor joined.
+        points: data points of a batch, where it does not tell; such batches are not cut.
         generator: for the seeds of dropout masks, one a batch.
 
     >>> import torch
@@ -173,14 +178,15 @@ class Hessian(BatchSource):
         *,
         products: str = "exact",
         split: bool = True,
+        points: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         if not callable(loss):
             raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
         if products not in ("exact", "difference"):
             raise ValueError(f'products: expected "exact" or "difference", got {products!r}')
-        super().__init__(params, batches, split, generator)
-        self.loss, self.kind = loss, products
+        super().__init__(params, batches, split and points is None, generator)
+        self.loss, self.kind, self._points = loss, products, 0 if points is None else count(points, "points")
 
     def at(self, batch: Batch, seed: int) -> Local:
         """The Hessian of one batch."""
@@ -189,7 +195,7 @@ class Hessian(BatchSource):
 
     def gradient_at(self, batch: Batch, seed: int) -> Tensor:
         """The gradient of one batch without its curvature, flat; counted as a product, which costs about as much."""
-        self._count_points(1, size_of(batch))
+        self._count_points(1, self.points_of(batch))
         return DifferenceLocal(self.loss, batch, self.flat, seed).gradient()
 
     def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:
@@ -200,8 +206,9 @@ class Hessian(BatchSource):
     def fresh(self, batches: Iterable[Batch]) -> Hessian:
         """The same Hessian from other data."""
         return Hessian(
-            self.loss, self.flat.params, batches, products=self.kind, split=self.split, generator=self._generator
-        )
+            self.loss, self.flat.params, batches, products=self.kind, split=self.split, points=self._points or None,
+            generator=self._generator,
+        )  # fmt: skip
 
 
 class GaussNewton(BatchSource):

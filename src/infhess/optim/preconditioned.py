@@ -236,7 +236,7 @@ class Preconditioned(Wrapper):
     def _context(self, last: Observed, batch: Batch, points: int) -> Context:
         def source() -> Hessian:
             masks = last.generator or torch.Generator().manual_seed(int(self._state.steps))  # others for each batch
-            return self._source(last.loss, [batch], last.split, last.products, masks)
+            return self._source(last.loss, [batch], last.split, last.products, masks, last.points)
 
         return Context(
             self._state, self.base, self._params(), self._learnt.of, batch, points, self.rank, self._pool, source,
@@ -280,6 +280,7 @@ class Preconditioned(Wrapper):
         split: bool,
         products: str,
         generator: torch.Generator | None,
+        points: int | None = None,
     ) -> Hessian:
         """The curvature of what is minimised: of −loss where the base maximises."""
         if not callable(loss):
@@ -294,7 +295,9 @@ class Preconditioned(Wrapper):
                     f"parameter {i} has changed its shape to {tuple(p.shape)}; make a new Preconditioned for the new model"
                 )
         minimised = (lambda batch: -loss(batch)) if signs.pop() else loss
-        return Hessian(minimised, self._params(), batches, products=products, split=split, generator=generator)
+        return Hessian(
+            minimised, self._params(), batches, products=products, split=split, points=points, generator=generator
+        )
 
     def _estimated(self, source: Hessian) -> Estimate:
         sizes, rank = self._sizes(), min(self.rank, source.size)

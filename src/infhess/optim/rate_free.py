@@ -128,7 +128,7 @@ class RateFree(Averaging):
             self._keep(loss, batch)
             return None
         masks = generator or torch.Generator().manual_seed(int(state.steps))  # others at each probe
-        source = Hessian(loss, self._params(), [batch], products=products, split=points is None, generator=masks)
+        source = Hessian(loss, self._params(), [batch], products=products, points=points, generator=masks)
         before = state.allowed
         notes = self._probe_curvature(source, batch)
         self._keep(loss, batch)
@@ -218,8 +218,9 @@ class RateFree(Averaging):
             return
         self._check_observed()
         grads = [_gradients(group, params) for group, params in live]
-        gradient, state = length(grads), self._rate_state
+        gradient = length(grads)
         self._finish_probe(gradient)
+        state = self._rate_state
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip()
             return

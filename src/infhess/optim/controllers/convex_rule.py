@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from infhess.curvature.batches import size_of
 from infhess.optim.base_optimizers import decay
 from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.controllers.noise import count_noise_dominated
@@ -66,7 +65,7 @@ def decide(c: Context) -> Decision:
 def _estimate(c: Context) -> Decision:
     """A build, a probe, or nothing."""
     n, many = c.state, c.points > RULE.many
-    if c.pool and sum(map(size_of, c.pool)) >= _pool_size(c):
+    if c.pool and sum(map(c.source.points_of, c.pool)) >= _pool_size(c):
         return _build(c)
     if not n.step > 0:
         plain = identity([c.source.size], c.source.like, c.root(c.source.local(c.batch).gradient()))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.batch_source import Hessian
-from infhess.curvature.batches import Batch, size_of
+from infhess.curvature.batches import Batch
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest
 from infhess.scaling import Scaling
@@ -58,7 +58,7 @@ def _probes(source: Hessian, scaling: Scaling) -> tuple[list[Largest], Batch, in
         tries += 1
         try:
             found.append(largest(source, source.local(batch), scaling, ITERATIONS))
-            points, last = points + size_of(batch), batch
+            points, last = points + source.points_of(batch), batch
         except NothingSeenError as error:
             failure = error
         if tries >= 4 * FRESH + SMALL:

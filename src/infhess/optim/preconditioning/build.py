@@ -98,7 +98,7 @@ def _lengths(V: Tensor) -> Tensor:
 def read_pool(source: BatchSource, points: int) -> list[Batch]:
     """Batches of so many points together, two at the least."""
     batches = [source.draw(), source.draw()]
-    while sum(map(size_of, batches)) < points:
+    while sum(map(source.points_of, batches)) < points:
         batches.append(source.draw())
     return batches
 

@@ -23,7 +23,7 @@ class Pool(Source):
 
     def __init__(self, source: BatchSource, batches: list[Batch], slices: int) -> None:
         self.source, self.batches, self.size, self.like = source, batches, source.size, source.like
-        self.weights = [size_of(b) / sum(map(size_of, batches)) for b in batches]
+        self.weights = [source.points_of(b) / sum(map(source.points_of, batches)) for b in batches]
         self._kept = [source.local(b) for b in batches] if self.size <= KEEP_GRAPHS else None
         self._slices, self._next = self._cut(slices), 0
         self._directions: list[Tensor] = []

@@ -1,0 +1,118 @@
+"""Gradient accumulation: several `observe` before one `step` are one batch."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import infhess
+from rate_free_cases import data, flat, loss_of, small_net
+
+F64 = torch.float64
+
+
+def least_squares(parts, steps=80, base=lambda p: torch.optim.SGD(p, lr=0.1), last_alone=False, uneven=False):
+    """Self-driving on least squares of condition 2,000, batches of 32 cut in so many micro-batches."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(512, 8, generator=g, dtype=F64) * torch.logspace(0, -1.65, 8, dtype=F64)
+    y = X.sum(1)
+    w = nn.Parameter(torch.zeros(8, dtype=F64))
+    opt, loss = infhess.Preconditioned(base([w])), lambda b: (b[0] @ w - b[1]).square().mean()
+    for t in range(steps):
+        part = torch.randint(512, (32,), generator=g)
+        opt.zero_grad()
+        number = 2 if uneven and t % 5 == 0 else parts
+        micro = part.chunk(number)
+        for i, small in enumerate(micro):
+            (loss((X[small], y[small])) / number).backward()
+            if not last_alone:
+                opt.observe(loss, (X[small], y[small]))
+            elif i == number - 1:
+                opt.observe(loss, (X[small], y[small]), points=32)
+        opt.step()
+    return w.detach(), float(loss((X, y)).detach())
+
+
+@pytest.mark.parametrize("base", ["sgd", "adam"])
+@pytest.mark.parametrize("parts", [2, 4])
+def test_micro_batches_are_one_batch_bit_for_bit_but_for_rounding(parts, base):
+    make = {"sgd": lambda p: torch.optim.SGD(p, lr=0.1), "adam": lambda p: torch.optim.Adam(p, lr=0.1)}[base]
+    whole, value = least_squares(1, base=make)
+    cut, other = least_squares(parts, base=make)
+    torch.testing.assert_close(cut, whole, rtol=1e-5, atol=1e-7)
+    assert other < max(2 * value, 1e-12)
+    assert value < {"sgd": 1e-9, "adam": 1e-3}[base]
+
+
+def test_micro_batches_of_changing_number_end_as_low():
+    assert least_squares(4, uneven=True)[1] < 1e-9
+
+
+def test_a_batch_that_does_not_tell_its_size_is_told_by_points():
+    w = nn.Parameter(torch.ones(4, dtype=F64))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1))
+
+    class Graph:
+        def __init__(self, x):
+            self.x = x
+
+    loss = lambda b: (b.x * w).square().mean()  # noqa: E731
+    for i in range(40):
+        batch = Graph(torch.randn(16, 4, generator=torch.Generator().manual_seed(i), dtype=F64))
+        opt.zero_grad()
+        loss(batch).backward()
+        opt.observe(loss, batch, points=16)
+        opt.step()
+    assert float(w.detach().norm()) < 1e-3
+    assert opt._state.read == 40 * 16
+    with pytest.raises(ValueError, match="points"):
+        opt.observe(loss, batch, points=0)
+        opt.step()
+
+
+def rates(parts, steps=130, last_alone=False, dropout=0.0):
+    model = small_net() if not dropout else nn.Sequential(nn.Dropout(dropout), *small_net())
+    opt, loss, (x, y) = infhess.RateFree(model.parameters()), loss_of(model), data(256)
+    y = y + torch.randn(y.shape, generator=torch.Generator().manual_seed(3), dtype=F64)  # noise dominates gradients
+    seen = []
+    for t in range(steps):
+        part = torch.randint(256, (64,), generator=torch.Generator().manual_seed(t))
+        opt.zero_grad()
+        micro = part.chunk(parts)
+        for i, small in enumerate(micro):
+            (loss((x[small], y[small])) / parts).backward()
+            if not last_alone:
+                opt.observe(loss, (x[small], y[small]))
+            elif i == parts - 1:
+                opt.observe(loss, (x[small], y[small]), points=64)
+        opt.step()
+        seen.append(float(opt.rate))
+    return model, opt, seen
+
+
+@pytest.mark.parametrize("last_alone", [False, True])
+def test_rate_free_takes_micro_batches_as_one_batch(last_alone):
+    _, whole, usual = rates(1)
+    _, cut, seen = rates(8, last_alone=last_alone)
+    assert whole._rate_state.points == cut._rate_state.points == 64
+    # A probe of one micro-batch is of a noisier curvature: level within a third, in the mean over the run.
+    mean = sum(math.log(a / b) for a, b in zip(seen[20:], usual[20:])) / len(seen[20:])
+    assert abs(mean) < 0.3
+
+
+def test_several_observations_of_one_batch_move_as_one():
+    """Micro-batches that are alike: the probe of one is the probe of all, to rounding."""
+    models = []
+    for parts in (1, 4):
+        model = small_net()
+        opt, loss, (x, y) = infhess.RateFree(model.parameters()), loss_of(model), data()
+        for t in range(60):
+            part = torch.randint(64, (16,), generator=torch.Generator().manual_seed(t))
+            opt.zero_grad()
+            for _ in range(parts):
+                (loss((x[part], y[part])) / parts).backward()
+                opt.observe(loss, (x[part], y[part]), points=16 // parts)
+            opt.step()
+        models.append(flat(model))
+    torch.testing.assert_close(models[0], models[1], rtol=1e-6, atol=1e-8)

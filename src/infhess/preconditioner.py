@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite_number
+from infhess._precision import full_precision
 from infhess.lowrank import LowRank
 from infhess.posterior import Posterior
 
@@ -14,6 +15,7 @@ class NoCurvatureError(ValueError):
     """Nothing curves upwards."""
 
 
+@full_precision
 def paper_preconditioner(posterior: Posterior, rank: int, *, alpha: float | None = None, beta: float = 1.0) -> LowRank:
     """P = α (I + U [β/√Σ − I] Uᵀ), Eq. (20) of de Roos & Hennig 2019, with α² = Σ₁/Σ_k unless given; apply P².
 
@@ -38,6 +40,7 @@ def paper_preconditioner(posterior: Posterior, rank: int, *, alpha: float | None
     return LowRank(alpha, U, torch.diag(alpha * (beta / sigma.sqrt() - 1)))
 
 
+@full_precision
 def preconditioner(posterior: Posterior, rank: int | None = None) -> LowRank:
     """P² = U (Σ + ρI)⁻¹ Uᵀ + (I − UUᵀ)/ρ with ρ = Σ_k: the posterior mean plus ρI on what was not seen, inverted.
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import as_vectors, generator_on
+from infhess._precision import full_precision
 from infhess.curvature.batches import Batch, Stream, size_of
 from infhess.curvature.draws import Draw
 from infhess.curvature.flat import Flat
@@ -55,6 +56,7 @@ class BatchSource(Source):
         self.data_points += size_of(batch)
         return batch
 
+    @full_precision
     def local(self, batch: Batch) -> Local:
         """The curvature of one batch, with a seed of its own for its dropout."""
         local = self.at(batch, self.seed())
@@ -65,21 +67,25 @@ class BatchSource(Source):
         """For the dropout of a batch."""
         return int(torch.randint(2**62, (), generator=self._generator))
 
+    @full_precision
     def matvec(self, s: Any) -> Tensor:
         """The product of the next mini-batch's matrix with a flat vector."""
         s = self._vector(s)
         return self.product(self.local(self.draw()), s)
 
+    @full_precision
     def gradient(self) -> Tensor:
         """The gradient of the next mini-batch, flat."""
         return self.local(self.draw()).gradient()
 
+    @full_precision
     def product_and_gradient(self, s: Any) -> tuple[Tensor, Tensor]:
         """Product and gradient of one and the same mini-batch: the gradient comes along with the product."""
         s = self._vector(s)
         local = self.local(self.draw())
         return self.product(local, s), local.gradient()
 
+    @full_precision
     def gradient_and_product(self) -> tuple[Tensor, Tensor]:
         """The gradient g of the next mini-batch and its product with g."""
         local = self.local(self.draw())
@@ -93,12 +99,14 @@ class BatchSource(Source):
             raise ValueError(f"s: expected a vector of shape ({self.size},), got {tuple(v.shape)}")
         return v
 
+    @full_precision
     def product(self, local: Local, s: Tensor) -> Tensor:
         """A product with the matrix of one batch, counted."""
         y = local.product(s)
         self._count(local, 1)
         return y
 
+    @full_precision
     def block(self, local: Local, S: Tensor) -> Tensor:
         """Products with the matrix of one batch and each column of S, counted."""
         Y = local.block(S)
@@ -114,6 +122,7 @@ class BatchSource(Source):
         self.products += products
         self.product_points += products * points
 
+    @full_precision
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
     ) -> Draw:
@@ -181,11 +190,13 @@ class Hessian(BatchSource):
         kind = HessianLocal if self.kind == "exact" else DifferenceLocal
         return kind(self.loss, batch, self.flat, seed)
 
+    @full_precision
     def gradient_at(self, batch: Batch, seed: int) -> Tensor:
         """The gradient of one batch without its curvature, flat; counted as a product, which costs about as much."""
         self._count_points(1, size_of(batch))
         return DifferenceLocal(self.loss, batch, self.flat, seed).gradient()
 
+    @full_precision
     def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:
         """The gradients of slices of a batch, as columns; counted as a product with all of it."""
         self._count_points(1, size_of(batch))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from infhess._precision import full_precision
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
 from infhess.optim.norms import Recent, Statistics, norms_in
@@ -58,6 +59,7 @@ class Averaging(torch.optim.Optimizer):
     # ---- the averaged weights
 
     @contextmanager
+    @full_precision
     def averaged(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> Iterator[None]:
         """Within: the averaged weights stand in the model. After: those that train, bit for bit.
 
@@ -75,6 +77,7 @@ class Averaging(torch.optim.Optimizer):
             self._inside = False
             restore()
 
+    @full_precision
     def finish(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> None:
         """Leave the averaged weights in the model, with BatchNorm's statistics for them; training would go on from there."""
         self._outside("finish")
@@ -83,6 +86,7 @@ class Averaging(torch.optim.Optimizer):
         for p in self._params():
             self.state[p]["z"].copy_(self.state[p]["averaged"])
 
+    @full_precision
     def resume(self) -> None:
         """Put the weights that train into the model: after a checkpoint in which its file holds the averaged ones."""
         self._outside("resume")

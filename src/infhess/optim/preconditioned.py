@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count
+from infhess._precision import full_precision
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
@@ -84,6 +85,7 @@ class Preconditioned(Wrapper):
             None if steps is None else count(steps, "steps"),
         )
 
+    @full_precision
     def update(
         self,
         loss: Callable[[Batch], Tensor],
@@ -117,6 +119,7 @@ class Preconditioned(Wrapper):
             source.product_points,
         )  # fmt: skip
 
+    @full_precision
     def observe(
         self,
         loss: Callable[[Batch], Tensor],
@@ -237,11 +240,13 @@ class Preconditioned(Wrapper):
             )
 
     @property
+    @full_precision
     def preconditioner(self) -> Operator:
         """P² as an operator on flat gradients, in the order of the parameters; the identity before the first estimate."""
         return self._scaling().operator()
 
     @property
+    @full_precision
     def due(self) -> bool:
         """Whether curvature along the steps has left what was predicted, so that it is time for another `update`."""
         if not self._numbers.directions:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
+from infhess._precision import full_precision_step
 from infhess.curvature.flat import real
 from infhess.optim.bases import decayed, divisor, inertia
 from infhess.optim.blocks import blocks_of
@@ -71,6 +72,7 @@ class Wrapper(torch.optim.Optimizer):
 
     # ---- a step
 
+    @full_precision_step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the base with preconditioned gradients; the closure runs once, and its loss is returned."""
         loss = None

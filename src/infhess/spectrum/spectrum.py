@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite_number, generator_on
+from infhess._precision import full_precision
+from infhess._random import normal
 from infhess.curvature import BatchSource, Source, as_source
-from infhess.posterior.base import normal
-from infhess.spectrum.estimate import Estimate, full_precision
+from infhess.spectrum.estimate import Estimate
 from infhess.spectrum.krylov import Krylov
 from infhess.spectrum.ritz import Ritz, ritz
 from infhess.spectrum.student import probability, skewed_mean
@@ -70,6 +71,7 @@ class Spectrum:
         low, high = self._ritz.interval(1 - (1 - level) / k if joint else level)
         return low[:k].to(self.values), high[:k].to(self.values)
 
+    @full_precision
     def along(self, batches: Any, *, points: int = 1024) -> Along:
         """Intervals of uᵀHu for the vectors found, from fresh data: an iterable of batches, or a source.
 
@@ -92,6 +94,7 @@ class Spectrum:
         return self._ritz.upper(probability(level))[: len(self.values)].to(self.values)
 
 
+@full_precision
 def spectrum(
     source: Any,
     k: int = 10,
@@ -121,10 +124,10 @@ def spectrum(
 
     """
     rounds = spectrum_rounds(source, k, rtol, points=points, directions=directions, budget=budget, generator=generator)
-    with full_precision(source):
-        return list(rounds)[-1]
+    return list(rounds)[-1]
 
 
+@full_precision
 def spectrum_rounds(
     source: Any,
     k: int = 10,
@@ -245,6 +248,7 @@ def _fresh(source: Source, batches: Any) -> Source:
     raise TypeError(f"along: expected fresh batches, or a source, got {type(batches).__name__}")
 
 
+@full_precision
 def largest(
     source: Any, rtol: float | None = None, *, budget: int | None = None, generator: torch.Generator | None = None
 ) -> Estimate:

@@ -144,6 +144,7 @@ class BatchSource(Source):
             if cut and self.watch.batch_statistics:
                 return self.fresh_products(vectors, points, chunks, batches, forms=forms)
             sizes[c] += n
+        self.stream.warn_of_order(reading.read)
         sums, sizes = sums[sizes > 0], sizes[sizes > 0]
         unread = 1.0 if self.watch.random else reading.unread
         return Draw(sums / sizes[:, None, None].to(sums), sizes / sizes.sum(), unread)

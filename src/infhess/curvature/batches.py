@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -97,6 +98,7 @@ class Stream:
 
     Attributes:
         population: the data points of a pass, where each is known to come once a pass; else None.
+        ordered: whether a pass is known to be in the order of the data set, so that a part of it is no random sample.
         passes: how often the iterable was started.
 
     """
@@ -110,7 +112,18 @@ class Stream:
         self._iterator: Iterator[Batch] | None = None
         self._one_shot = isinstance(batches, Iterator)
         self.population = None if self._one_shot else population(batches)
-        self.passes = 0
+        self.ordered = isinstance(batches, DataLoader) and _in_order(batches)
+        self.passes, self._warned = 0, False
+
+    def warn_of_order(self, read: int) -> None:
+        """Once, where a part of an ordered pass would be taken for a random sample."""
+        if self.ordered and self.population is not None and read < self.population and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"batches: a DataLoader that does not shuffle gave {read} of its {self.population} data points in order, which "
+                "are no random sample if the data is sorted; pass shuffle=True for intervals that hold",
+                stacklevel=2,
+            )
 
     def restart(self) -> None:
         """Begin a new pass with the next batch, where that is possible."""
@@ -138,14 +151,17 @@ def population(batches: Iterable[Batch]) -> int | None:
     """The data points that a pass reads, each once; None where that cannot be known without reading them."""
     if isinstance(batches, DataLoader):
         sampler = batches.sampler
-        once = isinstance(sampler, SequentialSampler) or (
-            isinstance(sampler, RandomSampler) and not sampler.replacement
-        )
+        once = _in_order(batches) or (isinstance(sampler, RandomSampler) and not sampler.replacement)
         return len(sampler) if once and batches.batch_size is not None else None  # type: ignore[arg-type]
     if isinstance(batches, list | tuple):
         return sum(size_of(batch) for batch in batches)
     known = getattr(batches, "population", None)
     return known if isinstance(known, int) else None
+
+
+def _in_order(batches: DataLoader[Any]) -> bool:
+    """Whether a loader that makes its own batches goes through its data set from the first point to the last."""
+    return isinstance(batches.sampler, SequentialSampler) and batches.batch_size is not None
 
 
 def _described(batch: Batch) -> str:

@@ -12,7 +12,7 @@ class Reading:
 
     Attributes:
         read: data points read.
-        unread: 1 − M/n where they are known to be read without replacement out of n; else 1.
+        unread: 1 − M/n where they are known to be a random sample without replacement, or all, of n; else 1.
 
     """
 
@@ -26,7 +26,9 @@ class Reading:
     def unread(self) -> float:
         """The factor of a finite population."""
         n = self._stream.population
-        return max(0.0, 1 - self.read / n) if n is not None and self._stream.passes == self._first_pass else 1.0
+        if n is None or self._stream.passes != self._first_pass or (self._stream.ordered and self.read < n):
+            return 1.0
+        return max(0.0, 1 - self.read / n)
 
     def _next(self) -> Batch:
         batch = self._draw()

@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess._checks import count, generator_on
 from infhess._precision import full_precision
 from infhess._random import normal
-from infhess.curvature import as_source
+from infhess.curvature import BatchSource, as_source
 from infhess.spectrum.student import probability, skewed_mean
 
 
@@ -71,4 +71,7 @@ def trace(source: Any, *, probes: int = 36, generator: torch.Generator | None = 
     x = torch.stack(values)
     if not bool(torch.isfinite(x).all()):
         raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
-    return sample_estimate(x, source.products - products, source.data_points - data_points)
+    read = source.data_points - data_points
+    if isinstance(source, BatchSource):
+        source.stream.warn_of_order(read)
+    return sample_estimate(x, source.products - products, read)

@@ -14,7 +14,7 @@ from infhess._precision import full_precision
 from infhess.curvature.batches import Batch, Stream, size_of
 from infhess.curvature.draws import Draw
 from infhess.curvature.flat import Flat
-from infhess.curvature.gauss_newton import GaussNewtonLocal
+from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
 from infhess.curvature.reading import Reading
 from infhess.curvature.slices import slice_gradients
@@ -214,10 +214,12 @@ class GaussNewton(BatchSource):
     """The Gauss–Newton matrix Jᵀ H_L J of loss(model(inputs), targets): positive semi-definite for convex losses.
 
     Args:
-        model: inputs ↦ outputs, one tensor.
+        model: inputs ↦ outputs, one tensor, or an object that has it as its `logits`.
         loss: (outputs, targets) ↦ scalar, the mean over the batch.
         params: the parameters.
-        batches: an iterable of (inputs, targets).
+        batches: an iterable of (inputs, targets); or of mappings or dataclasses with an entry `labels`, `label`, `targets`,
+            `target` or `y`, whose other entries the model takes as keywords.
+        pair: batch ↦ (inputs, targets), for any other batch.
         split: False for a loss that is not a mean over points.
         generator: for the seeds of dropout masks.
 
@@ -225,25 +227,34 @@ class GaussNewton(BatchSource):
 
     def __init__(
         self,
-        model: Callable[[Any], Tensor],
+        model: Callable[..., Any],
         loss: Loss,
         params: Iterable[Tensor],
         batches: Iterable[Batch],
         *,
+        pair: Pair | None = None,
         split: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
         if not callable(model) or not callable(loss):
             raise TypeError("expected a callable model and a callable loss: GaussNewton(model, loss, params, batches)")
+        if pair is not None and not callable(pair):
+            raise TypeError(f"pair: expected a callable from a batch to (inputs, targets), got {type(pair).__name__}")
         super().__init__(params, batches, split, generator)
-        self.model, self.loss = model, loss
+        self.model, self.loss, self.pair = model, loss, pair
 
     def at(self, batch: Batch, seed: int) -> Local:
         """The Gauss–Newton matrix of one batch."""
-        return GaussNewtonLocal(self.model, self.loss, batch, self.flat, seed)
+        return GaussNewtonLocal(self.model, self.loss, batch, self.flat, seed, self.pair)
 
     def fresh(self, batches: Iterable[Batch]) -> GaussNewton:
         """The same matrix from other data."""
         return GaussNewton(
-            self.model, self.loss, self.flat.params, batches, split=self.split, generator=self._generator
+            self.model,
+            self.loss,
+            self.flat.params,
+            batches,
+            pair=self.pair,
+            split=self.split,
+            generator=self._generator,
         )

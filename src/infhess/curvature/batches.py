@@ -1,8 +1,9 @@
-"""Batches: any iterable of tensors or nested tuples, lists and mappings of them that share dimension 0."""
+"""Batches: any iterable of tensors or nested tuples, lists, mappings and dataclasses of them that share dimension 0."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -20,12 +21,24 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
     """The tensors of a batch, depth first."""
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from tensors(value)
     elif isinstance(batch, list | tuple):
         for value in batch:
             yield from tensors(value)
+    elif is_named(batch):
+        for value in named(batch).values():
+            yield from tensors(value)
+
+
+def named(batch: Batch) -> dict[Any, Any]:
+    """The entries of a mapping, or the fields of a dataclass."""
+    if isinstance(batch, Mapping):
+        return dict(batch.items())
+    return {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+
+
+def is_named(batch: Batch) -> bool:
+    """Whether a batch is a mapping, such as a BatchEncoding, or an instance of a dataclass."""
+    return isinstance(batch, Mapping) or (dataclasses.is_dataclass(batch) and not isinstance(batch, type))
 
 
 def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Batch:
@@ -36,11 +49,9 @@ def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Ba
     first = batches[0]
     if isinstance(first, Tensor) or (isinstance(first, list) and len(first) == size and not list(tensors(first))):
         return f(batches)
-    if isinstance(first, Mapping):
-        made: Any = copy.copy(first)
-        for key in first:
-            made[key] = mapped(f, [b[key] for b in batches], size)
-        return made
+    if is_named(first):
+        entries = [named(b) for b in batches]
+        return _with(first, {key: mapped(f, [e[key] for e in entries], size) for key in entries[0]})
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(mapped(f, list(parts), size) for parts in zip(*batches)))
     if isinstance(first, list | tuple):
@@ -48,18 +59,35 @@ def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Ba
     return first
 
 
+def _with(batch: Batch, entries: dict[Any, Any]) -> Batch:
+    """A copy with other entries; of a frozen dataclass too, and without running what it does when it is made."""
+    made = copy.copy(batch)
+    for key, value in entries.items():
+        if isinstance(made, Mapping):
+            made[key] = value  # type: ignore[index]
+        else:
+            object.__setattr__(made, key, value)
+    return made
+
+
 def size_of(batch: Batch) -> int:
-    """The number of data points: the size of dimension 0, which all tensors of the batch share."""
-    sizes = {t.shape[0] if t.ndim else None for t in tensors(batch)}
-    if len(sizes) != 1 or None in sizes:
+    """The number of data points: the size of dimension 0 that most tensors of the batch share.
+
+    Others are the same for all points: without dimensions (a count), or of size 1 in dimension 0 (position ids that broadcast).
+    A pair of n inputs and 1 target is taken for the mistake that it mostly is.
+    """
+    sizes = [t.shape[0] for t in tensors(batch) if t.ndim]
+    size = max(set(sizes) - {1}, default=1)
+    shared = sizes.count(1) if size > 1 else 0
+    most = sizes.count(size) > shared or (sizes.count(size) == shared and is_named(batch))
+    if not sizes or set(sizes) - {1, size} or not most:
         raise ValueError(
             f"batch: expected tensors that share dimension 0, got {_described(batch)}; "
             "wrap what is not data in the loss, and pass tensors"
         )
-    size = sizes.pop()
     if not size:
         raise ValueError("batch: expected at least one data point, got an empty batch")
-    return int(size)
+    return size
 
 
 def sliced(batches: list[Batch], pieces: int) -> list[Batch]:
@@ -72,15 +100,29 @@ def sliced(batches: list[Batch], pieces: int) -> list[Batch]:
 
 def joined(batches: list[Batch]) -> Batch:
     """Several batches as one."""
-    return batches[0] if len(batches) == 1 else mapped(_joined, batches, size_of(batches[0]))
+    if len(batches) == 1:
+        return batches[0]
+    sizes = [size_of(b) for b in batches]
+
+    def join(parts: list[Any]) -> Any:
+        data = all(_is_data(part, n) for part, n in zip(parts, sizes))
+        return _concatenated(parts) if data else _common(parts)
+
+    return mapped(join, batches, sizes[0])
 
 
 def part_of(batch: Batch, start: int, stop: int) -> Batch:
-    """Some of the points of a batch."""
-    return mapped(lambda ts: ts[0][start:stop], [batch], size_of(batch))
+    """Some of the points of a batch; what is the same for all points as it is."""
+    n = size_of(batch)
+    return mapped(lambda leaf: leaf[0][start:stop] if _is_data(leaf[0], n) else leaf[0], [batch], n)
 
 
-def _joined(parts: list[Any]) -> Any:
+def _is_data(leaf: Any, size: int) -> bool:
+    """Whether a leaf holds something for each point."""
+    return len(leaf) == size if isinstance(leaf, list) else leaf.ndim > 0 and len(leaf) == size
+
+
+def _concatenated(parts: list[Any]) -> Any:
     if not isinstance(parts[0], Tensor):
         return [item for part in parts for item in part]
     try:
@@ -91,6 +133,17 @@ def _joined(parts: list[Any]) -> Any:
             f"batches: expected tensors that differ in dimension 0 alone, got {shapes}; pass split=False for batches that "
             "cannot be joined, and [(x, y)] for a single batch"
         ) from error
+
+
+def _common(parts: list[Any]) -> Any:
+    """What is the same for all points, if it is the same for all batches."""
+    if any(not torch.equal(part, parts[0]) for part in parts):
+        shown = [part.tolist() if part.ndim == 0 else tuple(part.shape) for part in parts]
+        raise ValueError(
+            f"batches: expected a tensor that is no data of single points to be the same in all batches, got {shown}; "
+            "pass split=False for batches that cannot be joined"
+        )
+    return parts[0]
 
 
 class Stream:

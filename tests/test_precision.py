@@ -133,3 +133,13 @@ def entries():
 def test_every_public_entry_is_guarded():
     bare = {name for name, f in entries() if not is_guarded(f)} - PLAIN
     assert not bare, f"decorate with full_precision, or list as plain: {sorted(bare)}"
+
+
+def test_autocast_of_an_accelerator_is_off_too():
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        seen = full_precision(lambda: torch.is_autocast_enabled("cuda"))()
+        assert seen is False
+        assert torch.is_autocast_enabled("cuda")
+    finally:
+        torch.set_autocast_enabled("cuda", False)

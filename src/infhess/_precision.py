@@ -10,14 +10,14 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "xla", "mtia", "maia", "privateuseone")
+DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "xla", "mtia", "maia")
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def full_precision(f: Callable[P, R]) -> Callable[P, R]:
-    """f with autocast off while it runs: what every public entry wears. A loss that wants autocast opens it inside of itself.
+    """f with autocast off while it runs, for every public entry. A loss that wants autocast opens it inside of itself.
 
     A generator that f gives runs without autocast too; between its steps, in the caller's body, autocast is the caller's.
     """
@@ -66,7 +66,9 @@ def autocast_off() -> Iterator[None]:
 
 def _autocasts() -> list[tuple[str, torch.dtype, bool]]:
     """Device, dtype and use of the cache of each autocast that is on."""
-    on = [device for device in DEVICES if _is_on(device)] if _any_on() else []
+    if not _any_on():
+        return []
+    on = [device for device in (*DEVICES, torch._C._get_privateuse1_backend_name()) if _is_on(device)]
     return [(device, torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled()) for device in on]
 
 

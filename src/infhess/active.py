@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite
+from infhess._precision import full_precision
 from infhess.curvature import Source, as_source
 from infhess.lowrank import Tall
 from infhess.pilot import paper_pilot
@@ -29,6 +30,7 @@ class State(NamedTuple):
     products: int
 
 
+@full_precision
 def infer(
     source: Any,
     steps: int = 16,
@@ -63,6 +65,7 @@ def infer(
     return posterior
 
 
+@full_precision
 def infer_steps(
     source: Any,
     steps: int = 16,

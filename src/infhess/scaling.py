@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite_number
+from infhess._precision import full_precision
 from infhess.lowrank import BlockDiagonal, LowRank, Operator
 from infhess.posterior import Posterior
 
@@ -48,6 +49,7 @@ class Scaling:
         """Columns of U in all blocks."""
         return sum(len(b.gain) for b in self.blocks)
 
+    @full_precision
     def __call__(self, g: Tensor) -> Tensor:
         """R (I − U diag(gain) Uᵀ) R g: P²g up to the factor."""
         g = g if self.root is None else self.root * g
@@ -92,6 +94,7 @@ def paper_block(posterior: Posterior, rank: int) -> Block:
     return Block(U, 1 - 1 / sigma, sigma)
 
 
+@full_precision
 def paper_preconditioner(posterior: Posterior, rank: int, *, alpha: float | None = None, beta: float = 1.0) -> LowRank:
     """P = α (I + U [β/√Σ − I] Uᵀ), Eq. (20) of de Roos & Hennig 2019, with α² = Σ₁/Σ_k unless given; apply P².
 
@@ -121,6 +124,7 @@ def _singular_pairs(posterior: Posterior, rank: int) -> Eigenpairs:
     return sigma, U
 
 
+@full_precision
 def preconditioner(posterior: Posterior, rank: int | None = None) -> Operator:
     """P² = U (Σ + ρI)⁻¹ Uᵀ + (I − UUᵀ)/ρ with ρ = Σ_k: the posterior mean plus ρI on what was not seen, inverted.
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from infhess._checks import as_vectors, count, generator_on
+from infhess._precision import full_precision
 from infhess.curvature.batches import Batch, Stream, size_of
 from infhess.curvature.draws import Draw
 from infhess.curvature.flat import Flat
-from infhess.curvature.gauss_newton import GaussNewtonLocal
+from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
 from infhess.curvature.reading import Reading
 from infhess.curvature.slices import slice_gradients
@@ -35,7 +36,7 @@ class BatchSource(Source):
         generator_on(generator)
         if not isinstance(split, bool):
             raise TypeError(f"split: expected True or False, got {split!r}")
-        self.flat, self.stream, self.split = Flat(params), Stream(batches), split
+        self.flat, self.stream, self.split = Flat(params), Stream(batches, self.points_of), split
         self.size, self.like = self.flat.size, self.flat.like
         self._generator = generator or torch.Generator().manual_seed(0)
         self.watch = Watch()  # what was seen of the loss so far
@@ -59,6 +60,7 @@ class BatchSource(Source):
         """The data points of a batch."""
         return self._points or size_of(batch)
 
+    @full_precision
     def local(self, batch: Batch) -> Local:
         """The curvature of one batch, with a seed of its own for its dropout."""
         local = self.at(batch, self.seed())
@@ -69,21 +71,25 @@ class BatchSource(Source):
         """For the dropout of a batch."""
         return int(torch.randint(2**62, (), generator=self._generator))
 
+    @full_precision
     def matvec(self, s: Any) -> Tensor:
         """The product of the next mini-batch's matrix with a flat vector."""
         s = self._vector(s)
         return self.product(self.local(self.draw()), s)
 
+    @full_precision
     def gradient(self) -> Tensor:
         """The gradient of the next mini-batch, flat."""
         return self.local(self.draw()).gradient()
 
+    @full_precision
     def product_and_gradient(self, s: Any) -> tuple[Tensor, Tensor]:
         """Product and gradient of one and the same mini-batch: the gradient comes along with the product."""
         s = self._vector(s)
         local = self.local(self.draw())
         return self.product(local, s), local.gradient()
 
+    @full_precision
     def gradient_and_product(self) -> tuple[Tensor, Tensor]:
         """The gradient g of the next mini-batch and its product with g."""
         local = self.local(self.draw())
@@ -97,18 +103,21 @@ class BatchSource(Source):
             raise ValueError(f"s: expected a vector of shape ({self.size},), got {tuple(v.shape)}")
         return v
 
+    @full_precision
     def product(self, local: Local, s: Tensor) -> Tensor:
         """A product with the matrix of one batch, counted."""
         y = local.product(s)
         self._count(local, 1)
         return y
 
+    @full_precision
     def products_of(self, local: Local, vectors: Sequence[Tensor]) -> list[Tensor]:
         """A product with the matrix of one batch, parameter by parameter, counted."""
         found = local.along(vectors)
         self._count(local, 1)
         return found
 
+    @full_precision
     def block(self, local: Local, S: Tensor) -> Tensor:
         """Products with the matrix of one batch and each column of S, counted."""
         Y = local.block(S)
@@ -124,6 +133,7 @@ class BatchSource(Source):
         self.products += products
         self.product_points += products * points
 
+    @full_precision
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
     ) -> Draw:
@@ -134,7 +144,7 @@ class BatchSource(Source):
         cut: half a batch is then another loss.
         """
         cut = self.split and not self.watch.batch_statistics
-        reading = Reading(self.stream, self.draw, points, batches)
+        reading = Reading(self.stream, self.draw, self.points_of, points, batches)
         sums = torch.zeros(chunks, len(vectors), 1 if forms else self.size).to(self.like)
         sizes = torch.zeros(chunks, dtype=torch.float64, device=self.like.device)
         for c, batch in reading.chunks(chunks, cut):
@@ -145,6 +155,7 @@ class BatchSource(Source):
             if cut and self.watch.batch_statistics:
                 return self.fresh_products(vectors, points, chunks, batches, forms=forms)
             sizes[c] += n
+        self.stream.warn_of_order(reading.read)
         sums, sizes = sums[sizes > 0], sizes[sizes > 0]
         unread = 1.0 if self.watch.random else reading.unread
         return Draw(sums / sizes[:, None, None].to(sums), sizes / sizes.sum(), unread)
@@ -193,11 +204,13 @@ class Hessian(BatchSource):
         kind = HessianLocal if self.kind == "exact" else DifferenceLocal
         return kind(self.loss, batch, self.flat, seed)
 
+    @full_precision
     def gradient_at(self, batch: Batch, seed: int) -> Tensor:
         """The gradient of one batch without its curvature, flat; counted as a product, which costs about as much."""
         self._count_points(1, self.points_of(batch))
         return DifferenceLocal(self.loss, batch, self.flat, seed).gradient()
 
+    @full_precision
     def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:
         """The gradients of slices of a batch, as columns; counted as a product with all of it."""
         self._count_points(1, size_of(batch))
@@ -215,10 +228,12 @@ class GaussNewton(BatchSource):
     """The Gauss–Newton matrix Jᵀ H_L J of loss(model(inputs), targets): positive semi-definite for convex losses.
 
     Args:
-        model: inputs ↦ outputs, one tensor.
+        model: inputs ↦ outputs, one tensor, or an object that has it as its `logits`.
         loss: (outputs, targets) ↦ scalar, the mean over the batch.
         params: the parameters.
-        batches: an iterable of (inputs, targets).
+        batches: an iterable of (inputs, targets); or of mappings or dataclasses with an entry `labels`, `label`, `targets`,
+            `target` or `y`, whose other entries the model takes as keywords.
+        pair: batch ↦ (inputs, targets), for any other batch.
         split: False for a loss that is not a mean over points.
         generator: for the seeds of dropout masks.
 
@@ -226,25 +241,34 @@ class GaussNewton(BatchSource):
 
     def __init__(
         self,
-        model: Callable[[Any], Tensor],
+        model: Callable[..., Any],
         loss: Loss,
         params: Iterable[Tensor],
         batches: Iterable[Batch],
         *,
+        pair: Pair | None = None,
         split: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
         if not callable(model) or not callable(loss):
             raise TypeError("expected a callable model and a callable loss: GaussNewton(model, loss, params, batches)")
+        if pair is not None and not callable(pair):
+            raise TypeError(f"pair: expected a callable from a batch to (inputs, targets), got {type(pair).__name__}")
         super().__init__(params, batches, split, generator)
-        self.model, self.loss = model, loss
+        self.model, self.loss, self.pair = model, loss, pair
 
     def at(self, batch: Batch, seed: int) -> Local:
         """The Gauss–Newton matrix of one batch."""
-        return GaussNewtonLocal(self.model, self.loss, batch, self.flat, seed)
+        return GaussNewtonLocal(self.model, self.loss, batch, self.flat, seed, self.pair)
 
     def fresh(self, batches: Iterable[Batch]) -> GaussNewton:
         """The same matrix from other data."""
         return GaussNewton(
-            self.model, self.loss, self.flat.params, batches, split=self.split, generator=self._generator
+            self.model,
+            self.loss,
+            self.flat.params,
+            batches,
+            pair=self.pair,
+            split=self.split,
+            generator=self._generator,
         )

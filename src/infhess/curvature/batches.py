@@ -1,9 +1,12 @@
-"""Batches: any iterable of tensors or nested tuples, lists and mappings of them that share dimension 0."""
+"""Batches: any iterable of tensors or nested tuples, lists, mappings and dataclasses of them that share dimension 0."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -19,12 +22,24 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
     """The tensors of a batch, depth first."""
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from tensors(value)
     elif isinstance(batch, list | tuple):
         for value in batch:
             yield from tensors(value)
+    elif is_named(batch):
+        for value in named(batch).values():
+            yield from tensors(value)
+
+
+def named(batch: Batch) -> dict[Any, Any]:
+    """The entries of a mapping, or the fields of a dataclass."""
+    if isinstance(batch, Mapping):
+        return dict(batch.items())
+    return {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+
+
+def is_named(batch: Batch) -> bool:
+    """Whether a batch is a mapping, such as a BatchEncoding, or an instance of a dataclass."""
+    return isinstance(batch, Mapping) or (dataclasses.is_dataclass(batch) and not isinstance(batch, type))
 
 
 def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Batch:
@@ -35,11 +50,9 @@ def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Ba
     first = batches[0]
     if isinstance(first, Tensor) or (isinstance(first, list) and len(first) == size and not list(tensors(first))):
         return f(batches)
-    if isinstance(first, Mapping):
-        made: Any = copy.copy(first)
-        for key in first:
-            made[key] = mapped(f, [b[key] for b in batches], size)
-        return made
+    if is_named(first):
+        entries = [named(b) for b in batches]
+        return _with(first, {key: mapped(f, [e[key] for e in entries], size) for key in entries[0]})
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(mapped(f, list(parts), size) for parts in zip(*batches)))
     if isinstance(first, list | tuple):
@@ -47,18 +60,35 @@ def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Ba
     return first
 
 
+def _with(batch: Batch, entries: dict[Any, Any]) -> Batch:
+    """A copy with other entries; of a frozen dataclass too, and without running what it does when it is made."""
+    made = copy.copy(batch)
+    for key, value in entries.items():
+        if isinstance(made, Mapping):
+            made[key] = value  # type: ignore[index]
+        else:
+            object.__setattr__(made, key, value)
+    return made
+
+
 def size_of(batch: Batch) -> int:
-    """The number of data points: the size of dimension 0, which all tensors of the batch share."""
-    sizes = {t.shape[0] if t.ndim else None for t in tensors(batch)}
-    if len(sizes) != 1 or None in sizes:
+    """The number of data points: the size of dimension 0 that most tensors of the batch share.
+
+    Others are the same for all points: without dimensions (a count), or of size 1 in dimension 0 (position ids that broadcast).
+    A pair of n inputs and 1 target is taken for the mistake that it mostly is.
+    """
+    sizes = [t.shape[0] for t in tensors(batch) if t.ndim]
+    size = max(set(sizes) - {1}, default=1)
+    shared = sizes.count(1) if size > 1 else 0
+    most = sizes.count(size) > shared or (sizes.count(size) == shared and is_named(batch))
+    if not sizes or set(sizes) - {1, size} or not most:
         raise ValueError(
             f"batch: expected tensors that share dimension 0, got {_described(batch)}; "
             "wrap what is not data in the loss, and pass tensors"
         )
-    size = sizes.pop()
     if not size:
         raise ValueError("batch: expected at least one data point, got an empty batch")
-    return int(size)
+    return size
 
 
 def sliced(batches: list[Batch], pieces: int) -> list[Batch]:
@@ -71,15 +101,29 @@ def sliced(batches: list[Batch], pieces: int) -> list[Batch]:
 
 def joined(batches: list[Batch]) -> Batch:
     """Several batches as one."""
-    return batches[0] if len(batches) == 1 else mapped(_joined, batches, size_of(batches[0]))
+    if len(batches) == 1:
+        return batches[0]
+    sizes = [size_of(b) for b in batches]
+
+    def join(parts: list[Any]) -> Any:
+        data = all(_is_data(part, n) for part, n in zip(parts, sizes))
+        return _concatenated(parts) if data else _common(parts)
+
+    return mapped(join, batches, sizes[0])
 
 
 def part_of(batch: Batch, start: int, stop: int) -> Batch:
-    """Some of the points of a batch."""
-    return mapped(lambda ts: ts[0][start:stop], [batch], size_of(batch))
+    """Some of the points of a batch; what is the same for all points as it is."""
+    n = size_of(batch)
+    return mapped(lambda leaf: leaf[0][start:stop] if _is_data(leaf[0], n) else leaf[0], [batch], n)
 
 
-def _joined(parts: list[Any]) -> Any:
+def _is_data(leaf: Any, size: int) -> bool:
+    """Whether a leaf holds something for each point."""
+    return len(leaf) == size if isinstance(leaf, list) else leaf.ndim > 0 and len(leaf) == size
+
+
+def _concatenated(parts: list[Any]) -> Any:
     if not isinstance(parts[0], Tensor):
         return [item for part in parts for item in part]
     try:
@@ -92,16 +136,27 @@ def _joined(parts: list[Any]) -> Any:
         ) from error
 
 
+def _common(parts: list[Any]) -> Any:
+    """What is the same for all points, if it is the same for all batches."""
+    if any(not torch.equal(part, parts[0]) for part in parts):
+        shown = [part.tolist() if part.ndim == 0 else tuple(part.shape) for part in parts]
+        raise ValueError(
+            f"batches: expected a tensor that is no data of single points to be the same in all batches, got {shown}; "
+            "pass split=False for batches that cannot be joined"
+        )
+    return parts[0]
+
+
 class Stream:
     """The next batch, and the next: an iterable that can be iterated again is, a one-shot iterator may run dry.
 
     Attributes:
-        population: the data points of a pass, where each is known to come once a pass; else None.
+        ordered: whether a pass is known to be in the order of the data set, so that a part of it is no random sample.
         passes: how often the iterable was started.
 
     """
 
-    def __init__(self, batches: Iterable[Batch]) -> None:
+    def __init__(self, batches: Iterable[Batch], points_of: Callable[[Batch], int] | None = None) -> None:
         if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
             raise TypeError(
                 f"batches: expected an iterable of batches, such as a DataLoader or a list, got {type(batches).__name__}"
@@ -109,8 +164,24 @@ class Stream:
         self._batches = batches
         self._iterator: Iterator[Batch] | None = None
         self._one_shot = isinstance(batches, Iterator)
-        self.population = None if self._one_shot else population(batches)
-        self.passes = 0
+        self._points_of = points_of or size_of
+        self.ordered = isinstance(batches, DataLoader) and _in_order(batches)
+        self.passes, self._warned = 0, False
+
+    @cached_property
+    def population(self) -> int | None:
+        """The data points of a pass, where each is known to come once a pass."""
+        return None if self._one_shot else population(self._batches, self._points_of)
+
+    def warn_of_order(self, read: int) -> None:
+        """Once, where a part of an ordered pass would be taken for a random sample."""
+        if self.ordered and self.population is not None and read < self.population and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"batches: a DataLoader that does not shuffle gave {read} of its {self.population} data points in order, which "
+                "are no random sample if the data is sorted; pass shuffle=True for intervals that hold",
+                stacklevel=2,
+            )
 
     def restart(self) -> None:
         """Begin a new pass with the next batch, where that is possible."""
@@ -134,18 +205,21 @@ class Stream:
         return batch
 
 
-def population(batches: Iterable[Batch]) -> int | None:
+def population(batches: Iterable[Batch], points_of: Callable[[Batch], int] = size_of) -> int | None:
     """The data points that a pass reads, each once; None where that cannot be known without reading them."""
     if isinstance(batches, DataLoader):
         sampler = batches.sampler
-        once = isinstance(sampler, SequentialSampler) or (
-            isinstance(sampler, RandomSampler) and not sampler.replacement
-        )
+        once = _in_order(batches) or (isinstance(sampler, RandomSampler) and not sampler.replacement)
         return len(sampler) if once and batches.batch_size is not None else None  # type: ignore[arg-type]
     if isinstance(batches, list | tuple):
-        return sum(size_of(batch) for batch in batches)
+        return sum(map(points_of, batches))
     known = getattr(batches, "population", None)
     return known if isinstance(known, int) else None
+
+
+def _in_order(batches: DataLoader[Any]) -> bool:
+    """Whether a loader that makes its own batches goes through its data set from the first point to the last."""
+    return isinstance(batches.sampler, SequentialSampler) and batches.batch_size is not None
 
 
 def _described(batch: Batch) -> str:

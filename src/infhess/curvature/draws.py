@@ -19,6 +19,11 @@ class Draw(NamedTuple):
     weights: Tensor
     unread: float
 
+    @property
+    def noise_is_known(self) -> bool:
+        """Whether the chunks show their noise: there are two at the least, or there is none since all data was read."""
+        return len(self.weights) > 1 or self.unread == 0
+
 
 def even(products: list[list[Tensor]]) -> Draw:
     """Chunks of equal weight from a population without end."""

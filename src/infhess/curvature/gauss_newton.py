@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from infhess.curvature.batches import is_named, named
 from infhess.curvature.flat import Flat
 from infhess.curvature.local import Local, derivative, scalar
 from infhess.curvature.untouched import TwiceDifferentiable, untouched
+
+# Names of the targets among the entries of a batch.
+TARGETS = ("labels", "label", "targets", "target", "y")
+
+Pair: TypeAlias = Callable[[Any], tuple[Any, Any]]
 
 
 class GaussNewtonLocal(Local):
     """J s = d(Jᵀu)/du · s, linear in the dummy u; then H_L J s at the outputs; then Jᵀ of that."""
 
     def __init__(
-        self, model: Callable[[Any], Tensor], loss: Callable[..., Tensor], batch: Any, flat: Flat, seed: int
+        self,
+        model: Callable[..., Any],
+        loss: Callable[..., Tensor],
+        batch: Any,
+        flat: Flat,
+        seed: int,
+        pair: Pair | None = None,
     ) -> None:
         self.flat, self.seed = flat, seed
-        inputs, targets = pair(batch)
+        forward, targets = parted(model, batch, pair)
         with untouched(flat.live, seed) as self.watch:
             with TwiceDifferentiable():
-                self.outputs = one_tensor(model(inputs))
+                self.outputs = one_tensor(forward())
             self.dummy = torch.zeros_like(self.outputs, requires_grad=True)
             self.pulled = derivative([self.outputs], flat.live, [self.dummy], create_graph=True)
             self.leaf = self.outputs.detach().requires_grad_()
@@ -42,18 +54,51 @@ class GaussNewtonLocal(Local):
             return self.flat.pack(derivative([self.outputs], self.flat.live, HJs, retain_graph=True))
 
 
-def pair(batch: Any) -> tuple[Any, Any]:
-    """(inputs, targets) of a batch."""
+def parted(model: Callable[..., Any], batch: Any, pair: Pair | None) -> tuple[Callable[[], Any], Any]:
+    """The forward pass of a batch, to be called, and its targets.
+
+    A mapping or a dataclass gives its entry of targets, and the model takes the others as keywords.
+    """
+    if pair is not None or not is_named(batch):
+        inputs, targets = in_two(batch if pair is None else pair(batch), "batch" if pair is None else "pair")
+        return (lambda: model(inputs)), targets
+    entries = named(batch)
+    name = target_of(entries)
+    return (lambda: model(**{key: value for key, value in entries.items() if key != name})), entries[name]
+
+
+def in_two(batch: Any, name: str) -> tuple[Any, Any]:
+    """(inputs, targets)."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         shown = f"a {type(batch).__name__} of {len(batch)}" if isinstance(batch, list | tuple) else type(batch).__name__
-        raise TypeError(f"batch: GaussNewton expects pairs (inputs, targets), got {shown}")
+        remedy = "pass pair=, a function from a batch to (inputs, targets)" if name == "batch" else "return both"
+        raise TypeError(f"{name}: GaussNewton expects pairs (inputs, targets), got {shown}; {remedy}")
     return batch[0], batch[1]
 
 
+def target_of(entries: dict[str, Any]) -> str:
+    """The one entry that is named as targets are."""
+    found = [name for name in TARGETS if name in entries]
+    if len(found) != 1:
+        raise TypeError(
+            f"batch: GaussNewton expects one of {', '.join(TARGETS)} among its entries, got {', '.join(map(str, entries))}; "
+            "pass pair=, a function from a batch to (inputs, targets)"
+        )
+    return found[0]
+
+
 def one_tensor(outputs: Any) -> Tensor:
-    """The outputs of the model, which must be one tensor that depends on the parameters."""
-    if not isinstance(outputs, Tensor):
-        raise TypeError(f"model: expected one output tensor, got {type(outputs).__name__}; wrap the model to return it")
-    if not outputs.requires_grad:
+    """The outputs of the model, one tensor that depends on the parameters, or an object that has it as its `logits`."""
+    found = outputs if isinstance(outputs, Tensor) else _logits(outputs)
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"model: expected one output tensor, or an output with .logits, got {type(outputs).__name__}; "
+            "wrap the model to return it"
+        )
+    if not found.requires_grad:
         raise ValueError("model: its outputs do not depend on any parameter; does it detach, or run under no_grad?")
-    return outputs
+    return found
+
+
+def _logits(outputs: Any) -> Any:
+    return outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -12,10 +13,14 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.flat import Flat, real, shifted
-from infhess.curvature.untouched import TwiceDifferentiable, Watch, backward_alone, untouched
+from infhess.curvature.untouched import Coarsest, TwiceDifferentiable, Watch, backward_alone, untouched
 
 # Columns of a block that are multiplied in one pass: it takes so many times the memory of a product.
 COLUMNS = 16
+
+
+# A dtype with a larger eps than this is a half precision.
+HALF = 1e-5
 
 
 class DoubleBackwardError(ValueError):
@@ -53,7 +58,8 @@ class Local(ABC):
 
 
 REMEDIES = {
-    "Checkpointing is not compatible": "pass use_reentrant=False to checkpoint",
+    "Checkpointing is not compatible": "pass use_reentrant=False to checkpoint",  # up to PyTorch 2.5
+    "When use_reentrant=True": "pass use_reentrant=False to checkpoint",
     "double backward": 'use products="difference" with Hessian',
     "is not implemented": 'use products="difference" with Hessian',
     "not differentiable": 'use products="difference" with Hessian',
@@ -158,11 +164,13 @@ class DifferenceLocal(Local):
     """Central differences of gradients, for losses that cannot be differentiated twice.
 
     H s ≈ [∇L(w + εs) − ∇L(w − εs)] / 2ε with ε = eps^{1/3} (1 + |w|)/|s|: an error of about eps^{2/3} on smooth losses, and
-    much more across the kinks of ReLU and max-pooling. The parameters are put back bit for bit.
+    much more across the kinks of ReLU and max-pooling. eps is that of the coarsest dtype that the loss computes in. The
+    parameters are put back bit for bit.
     """
 
     def __init__(self, loss: Callable[[Any], Tensor], batch: Any, flat: Flat, seed: int) -> None:
         self.loss, self.batch, self.flat, self.seed, self.watch = loss, batch, flat, seed, Watch()
+        self._eps = max(torch.finfo(p.dtype).eps for p in flat.live)
 
     def gradient(self) -> Tensor:
         """The gradient of the loss, flat."""
@@ -177,16 +185,27 @@ class DifferenceLocal(Local):
         length = float(torch.linalg.vector_norm(s))
         if length == 0:
             return torch.zeros_like(s)
-        live = self.flat.live
-        size = sum(float(real(p.detach()).double().square().sum()) for p in live) ** 0.5
-        eps = max(torch.finfo(p.dtype).eps for p in live) ** (1 / 3) * (1 + size) / length
-        ahead, behind = (self._gradient_at(sign * eps * s) for sign in (1.0, -1.0))
-        difference: Tensor = (ahead - behind) / (2 * eps)
+        size, eps = sum(float(real(p.detach()).double().square().sum()) for p in self.flat.live) ** 0.5, self._eps
+        step = relative_step(eps) * (1 + size) / length
+        ahead = self._gradient_at(step * s)
+        if self._eps > eps:  # the forward pass has shown a coarser dtype
+            return self.product(s)
+        difference: Tensor = (ahead - self._gradient_at(-step * s)) / (2 * step)
         return difference
 
     def _gradient_at(self, shift: Tensor) -> Tensor:
-        with shifted(self.flat, shift):
-            return self.gradient()
+        with shifted(self.flat, shift), Coarsest(self._eps) as coarsest:
+            gradient = self.gradient()
+        self._eps = coarsest.eps
+        return gradient
+
+
+def relative_step(eps: float) -> float:
+    """eps^{1/3}, where rounding and the third derivative err alike; √eps in half precision.
+
+    There the third root would be a fifth of |w|. Rounding of many weights averages out: on nets √eps errs by 1 to 3 %.
+    """
+    return math.sqrt(eps) if eps > HALF else math.pow(eps, 1 / 3)
 
 
 def scalar(value: Any) -> Tensor:

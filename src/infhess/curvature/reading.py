@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from infhess.curvature.batches import Batch, Stream, size_of, sliced
+from infhess.curvature.batches import Batch, Stream, sliced
 
 
 class Reading:
@@ -12,12 +12,15 @@ class Reading:
 
     Attributes:
         read: data points read.
-        unread: 1 − M/n where they are known to be read without replacement out of n; else 1.
+        unread: 1 − M/n where they are known to be a random sample without replacement, or all, of n; else 1.
 
     """
 
-    def __init__(self, stream: Stream, draw: Callable[[], Batch], points: int, batches: int) -> None:
-        self._stream, self._draw, self._points, self._batches = stream, draw, points, batches
+    def __init__(
+        self, stream: Stream, draw: Callable[[], Batch], points_of: Callable[[Batch], int], points: int, batches: int
+    ) -> None:
+        self._stream, self._draw, self._points_of = stream, draw, points_of
+        self._points, self._batches = points, batches
         self.read, self._drawn, self._first_pass = 0, 0, 0
         if stream.population is not None and points >= stream.population:
             stream.restart()  # a pass of its own: all of the data, each point once
@@ -26,12 +29,14 @@ class Reading:
     def unread(self) -> float:
         """The factor of a finite population."""
         n = self._stream.population
-        return max(0.0, 1 - self.read / n) if n is not None and self._stream.passes == self._first_pass else 1.0
+        if n is None or self._stream.passes != self._first_pass or (self._stream.ordered and self.read < n):
+            return 1.0
+        return max(0.0, 1 - self.read / n)
 
     def _next(self) -> Batch:
         batch = self._draw()
         self._first_pass = self._first_pass or self._stream.passes
-        self.read, self._drawn = self.read + size_of(batch), self._drawn + 1
+        self.read, self._drawn = self.read + self._points_of(batch), self._drawn + 1
         return batch
 
     @property

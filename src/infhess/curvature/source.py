@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from infhess._checks import as_real, as_vectors, count
+from infhess._precision import full_precision
+from infhess._random import normal
 from infhess.curvature.draws import Draw, even
-from infhess.posterior.base import normal
 
 
 class Source(ABC):
@@ -38,15 +39,18 @@ class Source(ABC):
     def gradient(self) -> Tensor:
         """A noisy gradient, a flat vector."""
 
+    @full_precision
     def product_and_gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
         """A product and a gradient, from the same data where the source can."""
         return self.matvec(s), self.gradient()
 
+    @full_precision
     def gradient_and_product(self) -> tuple[Tensor, Tensor]:
         """A gradient g and the product B g, from the same data where the source can."""
         g = self.gradient()
         return g, self.matvec(g)
 
+    @full_precision
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
     ) -> Draw:
@@ -113,6 +117,7 @@ class Products(Source):
         if operator is not None:
             self._takes = operator.dtype if _is_torch(operator) else "numpy"
 
+    @full_precision
     def matvec(self, s: Any) -> Tensor:
         """A noisy product B s."""
         s = as_vectors(s, "s", self.size, s.new_empty(0) if isinstance(s, Tensor) else self.like)
@@ -137,6 +142,7 @@ class Products(Source):
             self._takes = "numpy"
             return y
 
+    @full_precision
     def gradient(self) -> Tensor:
         """A noisy gradient; a standard normal vector where none was given."""
         if self._gradient is None:

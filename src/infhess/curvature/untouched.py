@@ -79,6 +79,22 @@ class TwiceDifferentiable(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class Coarsest(TorchFunctionMode):
+    """The largest eps among the dtypes that gradients pass through: those of autocast, which parameters do not show."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Everything as it is, and noted down."""
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(value, Tensor) and value.requires_grad:
+                self.eps = max(self.eps, torch.finfo(value.dtype).eps)
+        return result
+
+
 def _eager() -> AbstractContextManager[object]:
     """Compiled models run as they were written, and so differentiate twice (since PyTorch 2.6)."""
     compiling = "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")

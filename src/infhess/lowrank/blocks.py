@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from infhess._precision import full_precision
 from infhess.lowrank.operator import Operator
 
 
@@ -38,10 +39,12 @@ class BlockDiagonal(Operator):
     def _solve(self, v: Tensor, damping: float) -> Tensor:
         return torch.cat([b._solve(part, damping) for b, part in zip(self.blocks, torch.split(v, self.sizes))])
 
+    @full_precision
     def power(self, exponent: float) -> Operator:
         """Each block to the power, for symmetric positive definite blocks."""
         return BlockDiagonal([b.power(exponent) for b in self.blocks])
 
+    @full_precision
     def inverse(self) -> Operator:
         """The inverse of each block."""
         return self.power(-1.0)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite_number, rounding, small_dtype
+from infhess._precision import full_precision
 from infhess.lowrank.operator import SINGULAR, Eigenpairs, Operator, SingularError, SingularTriplets, regular_solve
 from infhess.lowrank.root import DiagonalRoot
 from infhess.lowrank.tall import Tall, span
@@ -115,6 +116,7 @@ class LowRank(Operator):
         whitened = LowRank(sign, self.left.scaled(half), self.core, self.right.scaled(half))
         return _rows(half, whitened._solve(_rows(half, v), 0.0))
 
+    @full_precision
     def woodbury(self, v: Tensor, damping: float) -> Tensor:
         """D⁻¹v − D⁻¹L (I + C RᵀD⁻¹L)⁻¹ C RᵀD⁻¹v, with D + damping·I in the place of D, a diagonal."""
         if not bool((self.d + damping).all()):
@@ -125,6 +127,7 @@ class LowRank(Operator):
         size = eye + self.core.abs() @ gram.abs()
         return Dv - L @ regular_solve(eye + self.core @ gram, self.core @ self.right.t(Dv), size, self.dtype)
 
+    @full_precision
     def inverse(self) -> LowRank:
         """A⁻¹ as an operator of the same kind."""
         self._square_and(1, "inverse")
@@ -141,6 +144,7 @@ class LowRank(Operator):
 
     # ---- eigenpairs, singular triplets, powers
 
+    @full_precision
     def eigh(self, k: int) -> Eigenpairs:
         """The k largest eigenvalues of the symmetric part, descending, and their vectors.
 
@@ -154,6 +158,7 @@ class LowRank(Operator):
         top, (vectors,) = self._with_complement(float(self.d) + values, [w], float(self.d), k)
         return Eigenpairs(top, vectors)
 
+    @full_precision
     def svd(self, k: int) -> SingularTriplets:
         """The k largest singular values, descending, with left and right vectors."""
         k = count(k, "k", min(self.shape))
@@ -164,6 +169,7 @@ class LowRank(Operator):
         top, (U, V) = self._with_complement(values, [w, zt.mT], abs(float(self.d)), k)
         return SingularTriplets(top, U, V)
 
+    @full_precision
     def power(self, exponent: float) -> Operator:
         """Aᵖ of a symmetric positive definite A: the square root at ½, the inverse square root at −½.
 

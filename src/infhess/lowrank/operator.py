@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import as_vectors, count, finite_number
+from infhess._precision import full_precision
 from infhess.lowrank.krylov import block_krylov
 
 
@@ -68,6 +69,7 @@ class Operator(ABC):
         """Aᵖ of a symmetric positive definite operator, where its form allows for that."""
         raise ValueError(f"power is not known for {type(self).__name__}; use .dense() and torch.linalg.eigh")
 
+    @full_precision
     def eigh(self, k: int) -> Eigenpairs:
         """The k largest eigenvalues of the symmetric part (A + Aᵀ)/2, descending, and their vectors."""
         k, transposed = self._square_and(k, "eigh"), self.T
@@ -77,6 +79,7 @@ class Operator(ABC):
 
         return Eigenpairs(*block_krylov(symmetric, self._start(k), k))
 
+    @full_precision
     def svd(self, k: int) -> SingularTriplets:
         """The k largest singular values, descending, with left and right vectors."""
         k, transposed = count(k, "k", min(self.shape)), self.T
@@ -89,10 +92,12 @@ class Operator(ABC):
         generator = torch.Generator().manual_seed(0)
         return torch.randn(self.shape[1], k, generator=generator, dtype=torch.float64).to(self.like)
 
+    @full_precision
     def __matmul__(self, v: Any) -> Tensor:
         """A @ v for a vector (M,) or a block (M, k)."""
         return self._product(as_vectors(v, "v", self.shape[1], self.like))
 
+    @full_precision
     def solve(self, v: Any, damping: float = 0.0) -> Tensor:
         """(A + damping·I)⁻¹ v for a vector or a block; a singular or rectangular A needs damping or is an error."""
         N, M = self.shape
@@ -103,6 +108,7 @@ class Operator(ABC):
         v = as_vectors(v, "v", N, self.like)
         return self._solve(v, finite_number(damping, "damping", least=0.0))
 
+    @full_precision
     def dense(self) -> Tensor:
         """The whole (N, M) array: for tests and small matrices."""
         return self._product(torch.eye(self.shape[1], dtype=self.dtype, device=self.device))
@@ -150,12 +156,14 @@ class Dense(Operator):
         eye = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
         return regular_solve(self.matrix + damping * eye, v, self.matrix.abs() + damping * eye, self.dtype)
 
+    @full_precision
     def eigh(self, k: int) -> Eigenpairs:
         """The k largest eigenvalues of the symmetric part, descending, and their vectors."""
         k = self._square_and(k, "eigh")
         values, vectors = torch.linalg.eigh((self.matrix + self.matrix.mT) / 2)
         return Eigenpairs(values.flip(0)[:k], vectors.flip(1)[:, :k])
 
+    @full_precision
     def svd(self, k: int) -> SingularTriplets:
         """The k largest singular values, descending, with left and right vectors."""
         k = count(k, "k", min(self.shape))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count
+from infhess._precision import full_precision
 from infhess.curvature import batches as batching
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
@@ -121,6 +122,7 @@ class Preconditioned(Wrapper):
         super()._adopt(incoming)
         self._pool.clear()
 
+    @full_precision
     def update(
         self,
         loss: Callable[[Batch], Tensor],
@@ -164,6 +166,7 @@ class Preconditioned(Wrapper):
 
     # ---- online
 
+    @full_precision
     def observe(
         self,
         loss: Callable[[Batch], Tensor],
@@ -359,11 +362,13 @@ class Preconditioned(Wrapper):
             )
 
     @property
+    @full_precision
     def preconditioner(self) -> Operator:
         """P² as an operator on flat gradients, in the order of the parameters; the identity before the first estimate."""
         return self._scaling().operator()
 
     @property
+    @full_precision
     def due(self) -> bool:
         """Whether curvature along the steps has left what was predicted, so that it is time for another `update`."""
         if not self._state.directions:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite_number
+from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import length, real
@@ -94,6 +95,7 @@ class RateFree(Averaging):
 
     # ---- the learning rate
 
+    @full_precision
     def observe(
         self,
         loss: Loss,
@@ -200,6 +202,7 @@ class RateFree(Averaging):
 
     # ---- a step
 
+    @full_precision_step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step; the closure runs once, before it, and its loss is returned."""
         self._outside("step")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from infhess._precision import full_precision
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import Flat
 from infhess.curvature.untouched import untouched
@@ -41,6 +42,7 @@ class Snapshot:
         self.weights: list[Tensor] = []
         self.mean: list[Tensor] = []
 
+    @full_precision
     def take(self, batches: Iterable[Batch]) -> int:
         """The mean gradient at the present parameters, by one pass over the batches; returns the data points read."""
         total = [torch.zeros_like(p) for p in self.flat.live]
@@ -57,6 +59,7 @@ class Snapshot:
         self.weights, self.mean = [p.detach().clone() for p in self.flat.live], total
         return points
 
+    @full_precision
     def correct(self, batch: Batch) -> None:
         """Call it between backward and step, before `observe`; without a snapshot it does nothing."""
         if not self.weights:

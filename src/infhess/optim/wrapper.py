@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
+from infhess._precision import full_precision_step
 from infhess.curvature.flat import length, real
 from infhess.optim.base_optimizers import decayed, divisor, made_with_rate, momentum_of, reference_rate
 from infhess.optim.checkpoint import Checkpointed
@@ -77,6 +78,7 @@ class Wrapper(Checkpointed):
 
     # ---- a step
 
+    @full_precision_step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the base with preconditioned gradients; the closure runs once, and its loss is returned."""
         loss = None

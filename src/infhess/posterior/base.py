@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from infhess._checks import as_vectors, generator_on, rounding
+from infhess._checks import as_vectors, rounding
+from infhess._precision import full_precision
 from infhess.lowrank import Eigenpairs, Operator, SingularTriplets
 from infhess.posterior.observations import Observations
 
@@ -49,10 +50,12 @@ class Posterior(ABC):
         return f"{type(self).__name__}({N}×{M} matrix, {len(self)} observations, {self.prior})"
 
     @cached_property
+    @full_precision
     def mean(self) -> Operator:
         """The posterior mean as an operator: `@`, `.T`, `.solve`, `.dense()`, `.to_scipy()`."""
         return self._mean()
 
+    @full_precision
     def variance(self, u: Any, v: Any) -> Tensor:
         """The variance of uᵀBv: a scalar for vectors u (N,), v (M,); one a column for blocks (N, k), (M, k)."""
         N, M = self.shape
@@ -63,6 +66,7 @@ class Posterior(ABC):
         values = self._variances(u.reshape(N, -1), v.reshape(M, -1)).clamp(min=0).to(like.dtype)
         return values[0] if u.ndim == 1 else values
 
+    @full_precision
     def sample(self, V: Any, generator: torch.Generator | None = None) -> Tensor:
         """A draw of B @ V for a thin V (M, k) or a vector (M,): no N×N array."""
         M = self.shape[1]
@@ -70,15 +74,18 @@ class Posterior(ABC):
         draw = self._sample(V.reshape(M, -1), generator)
         return draw[:, 0] if V.ndim == 1 else draw
 
+    @full_precision
     def extend(self, s: Any, y: Any) -> Posterior:
         """The posterior with one more observation y = B s, in O(N m)."""
         return type(self)(self.prior, self.observations.extend(s, y))
 
+    @full_precision
     def eigh(self, k: int) -> Eigenpairs:
         """The k largest eigenvalues of the mean's symmetric part; `.std` is that of uᵀBu for each vector u."""
         pairs = self.mean.eigh(k)
         return pairs._replace(std=self.variance(pairs.vectors, pairs.vectors).sqrt())
 
+    @full_precision
     def svd(self, k: int) -> SingularTriplets:
         """The paper's reduction: the k largest singular values Σ and left singular vectors U of the mean."""
         return self.mean.svd(k)
@@ -101,12 +108,6 @@ class Posterior(ABC):
     @abstractmethod
     def log_evidence(self) -> Tensor:
         """log p(Y | S, prior), a scalar tensor."""
-
-
-def normal(*shape: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal draws in the dtype and on the device of `like`, from a generator on any device."""
-    device = generator_on(generator) or like.device
-    return torch.randn(*shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
 
 
 class ContradictionError(ValueError):

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from infhess._checks import rounding
+from infhess._precision import full_precision
+from infhess._random import normal
 from infhess.lowrank import LowRank, Tall
-from infhess.posterior.base import Posterior, normal
+from infhess.posterior.base import Posterior
 
 if TYPE_CHECKING:
     from infhess.posterior.priors import CurvatureShaped
@@ -34,6 +36,7 @@ class CurvatureShapedPosterior(Posterior):
     prior: CurvatureShaped
 
     @cached_property
+    @full_precision
     def noise(self) -> float | None:
         """ρ: given, or from the asymmetry of SᵀY; None (unknown, not zero) where SᵀY is symmetric or too small."""
         if self.prior.ridge is not None:
@@ -42,6 +45,7 @@ class CurvatureShapedPosterior(Posterior):
         return asymmetry(self.observations.SY, torch.linalg.vector_norm(Y, dim=0), Y.dtype)
 
     @cached_property
+    @full_precision
     def shift(self) -> float:
         """c ≥ 0 where T is indefinite beyond rounding: minus the lowest Ritz value on the span of S, and half its residual.
 
@@ -125,6 +129,7 @@ class CurvatureShapedPosterior(Posterior):
         draw: Tensor = self.mean @ V + Y @ (small @ q + back)
         return draw
 
+    @full_precision
     def log_evidence(self) -> Tensor:
         """Not defined: this prior is made of the matrix it is a prior of."""
         raise ValueError(

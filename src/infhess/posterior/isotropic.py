@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from infhess._checks import as_vectors
+from infhess._precision import full_precision
+from infhess._random import normal
 from infhess.lowrank import LowRank, SingularError, Tall
 from infhess.lowrank.operator import SINGULAR
-from infhess.posterior.base import NO_EVIDENCE, Posterior, agree, normal
+from infhess.posterior.base import NO_EVIDENCE, Posterior, agree
 from infhess.posterior.factors import root
 from infhess.posterior.observations import Modes
 
@@ -53,6 +55,7 @@ class IsotropicPosterior(Posterior):
         columns = Tall(self.observations.Y, self.observations.S)
         return LowRank(self.prior.mean, columns, torch.cat([gain, -self.prior.mean * gain]), Tall(modes.A))
 
+    @full_precision
     def newton(self, g: Tensor, out: Tensor | None = None) -> Tensor:
         """B_m⁻¹ g = [g − Δ (SᵀY + b0 r I)⁻¹ Sᵀg] / b0: the inverse without the mean, three passes over S and Y."""
         obs, b0 = self.observations, self.prior.mean
@@ -81,6 +84,7 @@ class IsotropicPosterior(Posterior):
         Z = normal(self.shape[0], V.shape[1], like=V, generator=generator)
         return self.mean @ V + self.prior.scale * Z @ spread.to(V)
 
+    @full_precision
     def log_evidence(self) -> Tensor:
         """log N(Y; b0 S, w0² (G + rI) ⊗ I), for Y as it was given (not divided by |s|)."""
         if self.prior.noise == 0:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from infhess._checks import rounding, small_dtype
+from infhess._precision import full_precision
+from infhess._random import normal
 from infhess.lowrank import Dense, LowRank, Operator
-from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree, normal
+from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree
 from infhess.posterior.factors import root, times
 from infhess.posterior.pencil import Pencil, RightModes, pencil, right_modes
 
@@ -136,6 +138,7 @@ class KroneckerPosterior(Posterior):
         draw = self._B0(thin[:, m:]) + drawn[:, m:] + moved @ (self._right.VSQ.mT @ thin[:, m:])
         return draw.to(V)
 
+    @full_precision
     def log_evidence(self) -> Tensor:
         """log N(Y; B0 S, W⊗SᵀVS + Λ⊗D), for Y as it was given (not divided by |s|)."""
         N, m = self.shape[0], len(self)
@@ -147,6 +150,7 @@ class KroneckerPosterior(Posterior):
         total = quadratic + logdet + 2 * N * self.observations.norms.log().sum() + N * m * math.log(2 * math.pi)
         return -total / 2
 
+    @full_precision
     def extend(self, s: Any, y: Any) -> Posterior:
         """The posterior with one more observation: the left eigenproblem, which does not change, is not done again."""
         extended = super().extend(s, y)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import as_real, finite_number, small_dtype
+from infhess._precision import full_precision
 from infhess.posterior.base import Posterior
 from infhess.posterior.curvature_shaped import CurvatureShapedPosterior
 from infhess.posterior.isotropic import IsotropicPosterior
@@ -37,6 +38,7 @@ class Isotropic:
         _set(self, scale=finite_number(self.scale, "scale", least=0.0, strict=True))
         _set(self, noise=finite_number(self.noise, "noise", least=0.0))
 
+    @full_precision
     def given(self, observations: Observations) -> Posterior:
         """The posterior; a rectangular matrix takes the general route of `Kronecker`."""
         if observations.shape[0] != observations.shape[1]:
@@ -48,6 +50,7 @@ class Isotropic:
 class Symmetric(Isotropic):
     """B symmetric: Cov(B_ij, B_kl) = w0²/2 ([i=k][j=l] + [i=l][j=k]); mean and noise as `Isotropic`."""
 
+    @full_precision
     def given(self, observations: Observations) -> Posterior:
         """The posterior of a square matrix."""
         return SymmetricPosterior(self, _square(observations, "Symmetric"))
@@ -68,6 +71,7 @@ class CurvatureShaped:
         if self.ridge is not None:
             _set(self, ridge=finite_number(self.ridge, "ridge", least=0.0))
 
+    @full_precision
     def given(self, observations: Observations) -> Posterior:
         """The posterior of a square matrix."""
         return CurvatureShapedPosterior(self, _square(observations, "CurvatureShaped"))
@@ -102,6 +106,7 @@ class Kronecker:
                     f"{name}: expected a positive scale, got 0 throughout; the matrix would be known already"
                 )
 
+    @full_precision
     def given(self, observations: Observations) -> Posterior:
         """The posterior; the factors must have the sizes of the data."""
         N, M = observations.shape
@@ -124,6 +129,7 @@ class Kronecker:
 Prior: TypeAlias = Isotropic | Symmetric | CurvatureShaped | Kronecker
 
 
+@full_precision
 def condition(prior: Prior, S: Any, Y: Any) -> Posterior:
     """The posterior over B given products Y = B S (with noise): S (M, m) directions, Y (N, m), one column a product.
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from infhess._checks import rounding
+from infhess._precision import full_precision
+from infhess._random import normal
 from infhess.lowrank import LowRank, Tall
-from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree, normal
+from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree
 from infhess.posterior.observations import Modes
 
 if TYPE_CHECKING:
@@ -105,6 +107,7 @@ class SymmetricPosterior(Posterior):
         draw: Tensor = (Q @ _symmetric_normal(Q.shape[1], Q, generator) + Z / 2**0.5) @ (Q.mT @ out)
         return draw
 
+    @full_precision
     def log_evidence(self) -> Tensor:
         """log p(Y | S), for Y as it was given: a product over modes of S, pairs of them, and the complement."""
         if self.prior.noise == 0:

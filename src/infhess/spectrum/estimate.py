@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +10,9 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, generator_on
-from infhess.curvature import as_source
-from infhess.posterior.base import normal
+from infhess._precision import full_precision
+from infhess._random import normal
+from infhess.curvature import BatchSource, as_source
 from infhess.spectrum.student import probability, skewed_mean
 
 
@@ -49,12 +49,7 @@ def sample_estimate(x: Tensor, products: int, data_points: int) -> Estimate:
     return Estimate(float(x.mean()), float(x.std()) / len(x) ** 0.5, products, data_points, interval, upper)
 
 
-def full_precision(source: Any) -> AbstractContextManager[object]:
-    """No autocast around our own algebra; a loss that wants it turns it on inside."""
-    device = getattr(getattr(source, "like", None), "device", torch.device("cpu"))
-    return torch.autocast(device.type, enabled=False)
-
-
+@full_precision
 def trace(source: Any, *, probes: int = 36, generator: torch.Generator | None = None) -> Estimate:
     """The trace by Hutchinson's estimate: the mean of zᵀHz over random signs z, each with a batch of its own.
 
@@ -69,12 +64,14 @@ def trace(source: Any, *, probes: int = 36, generator: torch.Generator | None = 
     products, data_points = source.products, source.data_points
     generator_on(generator)
     generator = generator or torch.Generator().manual_seed(0)
-    with full_precision(source):
-        values = []
-        for _ in range(probes):
-            z = normal(source.size, like=source.like, generator=generator).sign()
-            values.append((z @ source.matvec(z)).to(torch.float64))
-        x = torch.stack(values)
+    values = []
+    for _ in range(probes):
+        z = normal(source.size, like=source.like, generator=generator).sign()
+        values.append((z @ source.matvec(z)).to(torch.float64))
+    x = torch.stack(values)
     if not bool(torch.isfinite(x).all()):
         raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
-    return sample_estimate(x, source.products - products, source.data_points - data_points)
+    read = source.data_points - data_points
+    if isinstance(source, BatchSource):
+        source.stream.warn_of_order(read)
+    return sample_estimate(x, source.products - products, read)

@@ -33,6 +33,7 @@ class Krylov:
         self.beta = 0.0  # |ȳ_p − QQᵀȳ_p| of the newest direction
         self.residual = 0.0  # its square with the noise taken off
         self.points: list[int] = []
+        self.noise_is_known = True
 
     def __len__(self) -> int:
         return len(self._deviations)
@@ -51,6 +52,7 @@ class Krylov:
             raise ValueError(f"product {j} holds NaN or infinity; is the loss finite at these parameters?")
         C = len(w)  # fewer than CHUNKS where all of the data is fewer points
         self.weights[j, :C], self.unread[j] = w, draw.unread
+        self.noise_is_known &= draw.noise_is_known
         self.points.append(source.data_points - before)
         mean = w.to(Y) @ Y
         deviation = torch.zeros(CHUNKS, len(mean)).to(Y)
@@ -92,6 +94,6 @@ class Krylov:
 
 
 def mean_variance(squares: Tensor, w: Tensor) -> Tensor:
-    """The variance of a weighted mean, from squared deviations along the last dimension but for w's: Σ w_c² d_c² · C/(C−1)."""
-    C = len(w)
-    return (squares * w.square()).sum(-1) * C / max(C - 1, 1)
+    """The variance of a weighted mean, from squared deviations: Σ w_c² d_c² / (1 − Σ w_c²); one chunk alone shows none."""
+    free = (1 - w.square().sum()).clamp(min=torch.finfo(w.dtype).tiny)
+    return (squares * w.square()).sum(-1) / free

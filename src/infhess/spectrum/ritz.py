@@ -18,7 +18,8 @@ RESOLVED = 2.0
 class Ritz:
     """θ (p,) descending, weights w (p, p), and for each: standard error, degrees of freedom, truncation, causal estimate.
 
-    `rounding` is the error that arithmetic leaves in a value, whatever the data.
+    Where nothing can be said of the noise, the standard error and all bounds are NaN, and no value is resolved. `rounding` is
+    the error that arithmetic leaves in a value, whatever the data.
     """
 
     values: Tensor
@@ -37,7 +38,7 @@ class Ritz:
 
     def converged(self, k: int) -> bool:
         """Whether the top k values would hardly move with more directions."""
-        small = torch.maximum(0.1 * self.se, 0.002 * self.values.abs()) + self.rounding
+        small = torch.maximum(0.1 * self.se.nan_to_num(), 0.002 * self.values.abs()) + self.rounding
         return bool((self.truncation <= small)[:k].all())
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
@@ -69,7 +70,8 @@ def ritz(krylov: Krylov) -> Ritz:
     causal = 2 * torch.einsum("ji,ai,caj->cij", w, w, T.triu(1)) + torch.einsum("ji,cjj->cij", w.square(), T)
     variances, (causal_mean, causal_variances) = _variances(whole, krylov)[1], _variances(causal, krylov)
     total = variances.sum(1)
-    dof = total.square() / (variances.square() / (CHUNKS - 1)).sum(1).clamp(min=torch.finfo(T.dtype).tiny)
+    free = (1 / share.square().sum(1) - 1).clamp(min=1.0)  # CHUNKS − 1, and less where there are fewer or unequal ones
+    dof = total.square() / (variances.square() / free).sum(1).clamp(min=torch.finfo(T.dtype).tiny)
     dof = torch.where(total > 0, dof.clamp(min=2.0), float(CHUNKS - 1))
     se = total.sqrt()
     rounding = 4 * torch.finfo(krylov.Q.dtype).eps * float(values.abs().max())
@@ -90,13 +92,13 @@ def _variances(x: Tensor, krylov: Krylov) -> tuple[Tensor, Tensor]:
     p = len(krylov)
     share = krylov.weights[:p].mT[:, None, :]  # (C, 1, j)
     mean = (share * x).sum(0)
-    C = (krylov.weights[:p] > 0).sum(1)
-    spread = (share.square() * (x - mean).square()).sum(0) * C / (C - 1).clamp(min=1)
-    return mean, spread * krylov.unread[:p]
+    unread = krylov.unread[:p]
+    spread = (share * (x - mean)).square().sum(0) / (1 - share.square().sum(0))  # NaN of one chunk
+    return mean, torch.where(unread > 0, spread * unread, 0.0)
 
 
 def _truncation(krylov: Krylov, values: Tensor, w: Tensor, se: Tensor) -> Tensor:
     """How far a value may still rise: the residual of its Ritz pair squared, over the gap to the next."""
     following = torch.cat([values[1:], values[-1:] - values[:1].abs()])
-    gap = torch.stack([values - following, 0.05 * values.abs(), 2 * se]).amax(0)
+    gap = torch.stack([values - following, 0.05 * values.abs(), 2 * se.nan_to_num()]).amax(0)
     return w[-1].square() * max(krylov.residual, 0.0) / gap.clamp(min=torch.finfo(gap.dtype).tiny)

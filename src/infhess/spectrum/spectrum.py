@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,16 +12,21 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite_number, generator_on
+from infhess._precision import full_precision
+from infhess._random import normal
 from infhess.curvature import BatchSource, Source, as_source
-from infhess.posterior.base import normal
-from infhess.spectrum.estimate import Estimate, full_precision
+from infhess.spectrum.estimate import Estimate
 from infhess.spectrum.krylov import Krylov
 from infhess.spectrum.ritz import Ritz, ritz
-from infhess.spectrum.student import probability, skewed_mean
+from infhess.spectrum.student import probability, skewed_mean, weighted_mean
 
 LEAST_POINTS = 128  # a direction; with fewer the spread over chunks is too uncertain
 FRESH_POINTS, FRESH_GROUPS = 256, 32
 BUDGET = 2**20
+UNKNOWN = (
+    "nothing is known of the noise, so std and intervals are NaN: the loss is random (dropout) and all of the data is one "
+    "batch that is not cut; pass several batches"
+)
 
 
 @dataclass(frozen=True)
@@ -31,11 +38,12 @@ class Along:
     products: int
     data_points: int
     _sample: Tensor = field(repr=False)
+    _weights: Tensor = field(repr=False)
     _share: float = field(repr=False)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Intervals for uᵀHu of the full-data matrix, one a vector."""
-        low, high = skewed_mean(self._sample, probability(level), self._share)
+        low, high = skewed_mean(self._sample, probability(level), self._share, self._weights)
         return low.to(self.values), high.to(self.values)
 
 
@@ -46,6 +54,7 @@ class Spectrum:
     Attributes:
         values, std, vectors: (k,), (k,) and (N, k).
         resolved: which values stand out from noise; one that does not may be made of it, and its interval reaches down.
+            Where nothing can be said of the noise (a random loss on one batch that is not cut), std and intervals are NaN.
         lowest: the smallest Ritz value and its standard error: clearly negative is negative curvature.
         products, data_points: what it cost.
         rounds, stopped: how often the data a direction was increased, and why it ended.
@@ -70,6 +79,7 @@ class Spectrum:
         low, high = self._ritz.interval(1 - (1 - level) / k if joint else level)
         return low[:k].to(self.values), high[:k].to(self.values)
 
+    @full_precision
     def along(self, batches: Any, *, points: int = 1024) -> Along:
         """Intervals of uᵀHu for the vectors found, from fresh data: an iterable of batches, or a source.
 
@@ -81,17 +91,19 @@ class Spectrum:
         x = draw.products[..., 0].to(torch.float64)
         if not bool(torch.isfinite(x).all()):
             raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
-        x = x * (draw.weights.to(x) * len(x))[:, None]  # groups of unequal size: their mean is that of the points
-        std = x.std(0) * (draw.unread / len(x)) ** 0.5
-        return Along(
-            x.mean(0).to(self.values), std.to(self.values), cost.products, cost.data_points, x, 1 - draw.unread
-        )
+        mean, variance = weighted_mean(x, draw.weights.to(x))
+        std = (variance * draw.unread).sqrt() if draw.unread else torch.zeros_like(mean)
+        if not draw.noise_is_known:
+            warnings.warn(UNKNOWN, stacklevel=2)
+        values = mean.to(self.values)
+        return Along(values, std.to(values), cost.products, cost.data_points, x, draw.weights, 1 - draw.unread)
 
     def upper(self, level: float = 0.99) -> Tensor:
         """Bounds that the eigenvalues do not exceed, each with this probability."""
         return self._ritz.upper(probability(level))[: len(self.values)].to(self.values)
 
 
+@full_precision
 def spectrum(
     source: Any,
     k: int = 10,
@@ -121,10 +133,10 @@ def spectrum(
 
     """
     rounds = spectrum_rounds(source, k, rtol, points=points, directions=directions, budget=budget, generator=generator)
-    with full_precision(source):
-        return list(rounds)[-1]
+    return list(rounds)[-1]
 
 
+@full_precision
 def spectrum_rounds(
     source: Any,
     k: int = 10,
@@ -162,6 +174,8 @@ def _rounds(
         width = _width(errors, k)
         grown = _grown(krylov.points[0] or data[0], width, rtol)
         everything = bool((krylov.unread[: len(krylov)] == 0).all())
+        if not krylov.noise_is_known:
+            warnings.warn(UNKNOWN, stacklevel=2)
         stopped = _why(width, rtol, everything, cost, budget, len(krylov) * grown)
         yield _spectrum(errors, vectors, k, cost, number, stopped, source)
         if stopped != "goes on":
@@ -205,12 +219,14 @@ class _Cost:
 
 def _grown(read: int, width: float, rtol: float | None) -> int:
     """Data a direction for the next round: what the width asks for, between 2 and 32 times as much."""
-    return 0 if rtol is None else int(min(max(1.3 * (width / rtol) ** 2, 2.0), 32.0) * read)
+    return 0 if rtol is None or math.isnan(width) else int(min(max(1.3 * (width / rtol) ** 2, 2.0), 32.0) * read)
 
 
 def _why(width: float, rtol: float | None, everything: bool, cost: _Cost, budget: int, coming: int) -> str:
     if rtol is None:
         return "one round"
+    if math.isnan(width):
+        return "noise unknown"
     if width <= rtol:
         return "tolerance"
     if everything:
@@ -245,6 +261,7 @@ def _fresh(source: Source, batches: Any) -> Source:
     raise TypeError(f"along: expected fresh batches, or a source, got {type(batches).__name__}")
 
 
+@full_precision
 def largest(
     source: Any, rtol: float | None = None, *, budget: int | None = None, generator: torch.Generator | None = None
 ) -> Estimate:

@@ -42,20 +42,35 @@ def two_sided(level: float, dof: Tensor) -> Tensor:
     return (dof.sqrt() * torch.tan(angle))[..., 0]
 
 
-def skewed_mean(x: Tensor, level: float, share: float = 0.0) -> tuple[Tensor, Tensor]:
+def weighted_mean(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean m = Σ w_c x_c along dimension 0, and its variance Σ w_c² (x_c − m)² / (1 − Σ w_c²).
+
+    Unbiased where the variance of x_c is as 1/w_c, as that of the mean of a group of its share w_c of all points is; for equal
+    weights the well-known C/(C − 1). One value has no spread: its variance is NaN.
+    """
+    w = w.reshape(len(w), *(1 for _ in x.shape[1:]))
+    mean = (w * x).sum(0)
+    free = 1 - w.square().sum(0)
+    variance = (w * (x - mean)).square().sum(0) / free
+    return mean, variance if len(x) > 1 else torch.full_like(variance, math.nan)
+
+
+def skewed_mean(x: Tensor, level: float, share: float = 0.0, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """An interval for the mean of each column of x (J, k), with the skewness of the sample taken into account.
 
     Hall's (1992) cubic transformation of the t statistic, and the interval that is symmetric in the logarithm: the
-    envelope of both. `share` is the part of a finite population that the sample is.
+    envelope of both. `share` is the part of a finite population that the sample is, `weights` are those of the rows. NaN where
+    one row is to speak for more than itself.
     """
-    J = len(x)
     x = x.to(torch.float64)
-    mean, std = x.mean(0), x.std(0)
+    w = torch.full((len(x),), 1 / len(x)).to(x) if weights is None else weights.to(x)
+    mean, variance = weighted_mean(x, w)
+    if len(x) == 1:
+        return (mean, mean) if share >= 1 else (variance, variance)
     tiny = torch.finfo(torch.float64).tiny
-    skewness = ((x - mean) / std.clamp(min=tiny)).pow(3).mean(0)
-    se = std * math.sqrt(max(0.0, 1 - share) / J)
-    t = two_sided(level, torch.full_like(mean, J - 1.0))
-    a = skewness / math.sqrt(J)
+    a = (w[:, None] * (x - mean) / variance.sqrt().clamp(min=tiny)).pow(3).sum(0)  # the skewness of the mean
+    se = (variance * max(0.0, 1 - share)).sqrt()
+    t = two_sided(level, torch.full_like(mean, max(1.0, 1 / float(w.square().sum()) - 1)))
     bounds = [(mean - hall(t, a) * se, mean - hall(-t, a) * se), log_interval(mean, t * se)]
     return torch.minimum(bounds[0][0], bounds[1][0]), torch.maximum(bounds[0][1], bounds[1][1])
 

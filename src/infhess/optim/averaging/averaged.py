@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from infhess._precision import full_precision
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
 from infhess.optim.averaging.batch_norm import Recent, Statistics, kept, norms_in
@@ -75,6 +76,7 @@ class Averaging(Checkpointed):
     # ---- the averaged weights
 
     @contextmanager
+    @full_precision
     def averaged(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> Iterator[None]:
         """Within: the averaged weights stand in the model. After: those that train, bit for bit.
 
@@ -92,6 +94,7 @@ class Averaging(Checkpointed):
             self._inside = False
             restore()
 
+    @full_precision
     def finish(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> None:
         """Leave the averaged weights in the model, with BatchNorm's statistics for them; training would go on from there."""
         self._outside("finish")
@@ -100,6 +103,7 @@ class Averaging(Checkpointed):
         for _, own in self._trained():
             own["z"].copy_(own["averaged"])
 
+    @full_precision
     def resume(self) -> None:
         """Put the weights that train into the model: after a checkpoint in which its file holds the averaged ones."""
         self._outside("resume")

@@ -10,7 +10,7 @@ from torch import nn
 
 import infhess
 from infhess.optim import rate as rules
-from rate_free_cases import data, flat, loss_of, small_net, train
+from rate_free_cases import F64, data, flat, loss_of, small_net, train
 
 
 def reference(model, steps, batch_size=16, weight_decay=0.0, schedule=lambda t: 1.0, beta=0.9, beta2=0.999):
@@ -28,9 +28,8 @@ def reference(model, steps, batch_size=16, weight_decay=0.0, schedule=lambda t: 
         batch = (x[part], y[part])
         grads = torch.autograd.grad(loss(batch), params, create_graph=True)
         g = torch.cat([p.reshape(-1) for p in grads])
-        H = torch.stack(
-            [torch.cat([h.reshape(-1) for h in torch.autograd.grad(e, params, retain_graph=True)]) for e in g]
-        )
+        rows = torch.autograd.grad(g, params, torch.eye(len(g), dtype=F64), is_grads_batched=True)
+        H = torch.cat([h.reshape(len(g), -1) for h in rows], 1)
         g = g.detach()
         v = beta2 * v + (1 - beta2) * g**2
         looking = t <= 4 or t - last_look >= 80 or (t <= 600 and eta > 2 * eta_look)

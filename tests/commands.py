@@ -7,11 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from infhess.cli import app
+
 
 def run(*arguments, cwd, status=0):
     done = subprocess.run([sys.executable, "-m", "infhess", *arguments], cwd=cwd, capture_output=True, text=True)
     assert done.returncode == status, done.stdout + done.stderr
     return done
+
+
+def run_here(*arguments, status=0):
+    """The same in this process, in its folder: what the command says."""
+    done = CliRunner().invoke(app, arguments, prog_name="infhess")
+    assert done.exit_code == status, done.output
+    return done.output
 
 
 def read(path):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import infhess
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -25,16 +27,26 @@ def code_of(document):
     return re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), flags=re.S)
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if code_of(d)], ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    "document", [d for d in DOCUMENTS if "```" in d.read_text(encoding="utf-8")], ids=lambda d: d.name
+)
 def test_code_runs_when_pasted_from_top_to_bottom(document, tmp_path):
+    fences = document.read_text(encoding="utf-8").count("\n```")
+    assert fences == 2 * len(code_of(document)), "a block of code that is not ```python is not run"
     code = "\n".join(code_of(document))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") >= len(code_of(document))
 
 
-def test_the_readme_has_code():
-    assert code_of(DOCUMENTS[0])
+def test_what_the_readme_names_is_there():
+    """Every function and class in its table is public, and every `make` that it tells a newcomer is a target."""
+    text, targets = DOCUMENTS[0].read_text(encoding="utf-8"), (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(\w+)\(", text, flags=re.M))
+    assert {"infer", "Preconditioned", "RateFree"} <= named <= set(infhess.__all__)
+    told = re.findall(r"^ {4}make ([\w-]+)", text, flags=re.M)
+    assert {"demo", "test"} <= set(told)
+    assert all(re.search(rf"^{target}:", targets, flags=re.M) for target in told)
 
 
 @pytest.mark.parametrize(("document", "included"), found(r"<!-- (\S+\.md) -->\n(.*?)<!-- end -->"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 
+import pytest
 import torch
 
 F64 = torch.float64
@@ -37,6 +38,11 @@ def close(a, b, rtol=1e-8, atol=None):
     error = float((a - b).abs().max()) if b.numel() else 0.0
     assert a.shape == b.shape, (a.shape, b.shape)
     assert error <= (rtol * scale if atol is None else atol), f"error {error:.3g}, scale {scale:.3g}"
+
+
+def fast_and_long(name, few, many):
+    """A test of a random thing, with few repetitions for `make test` and with many for `make test-long`."""
+    return pytest.mark.parametrize(name, [few, pytest.param(many, marks=pytest.mark.long)])
 
 
 def in_two_processes(target, *args):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from commands import read, run
+from commands import read, run, run_here
+from infhess import __version__
 from infhess.experiments.rows import COLUMNS
 
 
-def test_demo_writes_rows_and_a_figure_and_does_not_compute_twice(tmp_path):
+def test_demo_writes_rows_and_a_figure_and_does_not_compute_twice(tmp_path, monkeypatch):
     first = run("demo", cwd=tmp_path)
     assert "preconditioned sgd" in first.stdout
     rows = read(tmp_path / "runs/demo/rows.csv")
@@ -23,9 +24,17 @@ def test_demo_writes_rows_and_a_figure_and_does_not_compute_twice(tmp_path):
         for method in gaps
     }
     assert min(to_a_thousandth, key=to_a_thousandth.get) == "preconditioned sgd, no rate"
-    run("demo", cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run_here("demo")
     assert read(tmp_path / "runs/demo/rows.csv") == rows
-    run("demo", "--fresh", cwd=tmp_path)
+
+
+@pytest.mark.long
+def test_a_fresh_demo_keeps_earlier_rows_and_finds_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_here("demo")
+    rows = read(tmp_path / "runs/demo/rows.csv")
+    run_here("demo", "--fresh")
     assert read(tmp_path / "runs/demo/rows.1.csv") == rows
     again = read(tmp_path / "runs/demo/rows.csv")
     assert [r["metric"] for r in again] == [r["metric"] for r in rows]
@@ -34,26 +43,25 @@ def test_demo_writes_rows_and_a_figure_and_does_not_compute_twice(tmp_path):
 @pytest.mark.parametrize(
     "command", [["--help"], ["demo", "--help"], ["bench", "--help"], ["bench", "inference", "--help"]]
 )
-def test_help(command, tmp_path):
-    text = run(*command, cwd=tmp_path).stdout
+def test_help(command):
+    text = run_here(*command)
     assert "Usage" in text
     assert len(command) < 2 or command[0] == "bench" or "Example" in text
 
 
-def test_version(tmp_path):
-    from infhess import __version__
-
-    assert run("--version", cwd=tmp_path).stdout.strip() == __version__
+def test_version():
+    assert run_here("--version").strip() == __version__
 
 
-def test_bad_input_ends_with_status_2_and_one_line(tmp_path):
+def test_bad_input_ends_with_status_2_and_one_line(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     error = run("demo", "--out", "file", cwd=tmp_path, status=2).stderr
     assert error.startswith("infhess: ")
     assert "Traceback" not in error
     (tmp_path / "other").mkdir()
     (tmp_path / "other/rows.csv").write_text("a,b\n1,2\n")
-    assert "choose another --out" in run("demo", "--out", "other", cwd=tmp_path, status=2).stderr
+    monkeypatch.chdir(tmp_path)
+    assert "choose another --out" in run_here("demo", "--out", "other", status=2)
     assert (tmp_path / "other/rows.csv").read_text() == "a,b\n1,2\n"
-    run("demo", "--seed", "-1", cwd=tmp_path, status=2)
-    run("paint", cwd=tmp_path, status=2)
+    run_here("demo", "--seed", "-1", status=2)
+    run_here("paint", status=2)

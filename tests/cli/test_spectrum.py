@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
-from commands import run
+from commands import run, run_here
 
 
-def test_the_command_on_the_example_and_on_a_file(tmp_path):
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder of its own, from which modules are imported and forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield
+    for name in {"mine", "helper", "broken", "syntax"} - before:
+        sys.modules.pop(name, None)
+
+
+def test_the_command_on_the_example_and_on_a_file(tmp_path, here):
     out = run("spectrum", "infhess.problems.example:small_net", "--k", "3", cwd=tmp_path)
     assert "stands out" in out.stdout
     numbers = json.loads((tmp_path / "runs/spectrum/spectrum.json").read_text())
     assert len(numbers["values"]) == 3
     assert all(low <= v <= high for low, v, high in zip(numbers["low"], numbers["values"], numbers["high"]))
     assert (tmp_path / "runs/spectrum/spectrum.png").read_bytes().startswith(b"\x89PNG")
-    assert "earlier result" in run("spectrum", "infhess.problems.example:small_net", cwd=tmp_path, status=2).stderr
-    run("spectrum", "infhess.problems.example:small_net", "--k", "2", "--fresh", cwd=tmp_path)
+    assert "earlier result" in run_here("spectrum", "infhess.problems.example:small_net", status=2)
+    run_here("spectrum", "infhess.problems.example:small_net", "--k", "2", "--fresh")
     kept = sorted(p.name for p in (tmp_path / "runs/spectrum").iterdir())
     assert kept == ["rows.1.csv", "rows.csv", "spectrum.1.json", "spectrum.1.png", "spectrum.json", "spectrum.png"]
     (tmp_path / "mine.py").write_text(
@@ -27,8 +39,8 @@ def test_the_command_on_the_example_and_on_a_file(tmp_path):
         "    x = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([3.0, 2.0, 1.0])\n"
         "    return lambda b: (b @ w).square().mean() / 2, [w], list(x.split(50))\n"
     )
-    run("spectrum", "mine:quadratic", "--k", "2", "--out", "a", cwd=tmp_path)
-    run("spectrum", "mine.py:quadratic", "--k", "2", "--out", "b", cwd=tmp_path)
+    run_here("spectrum", "mine:quadratic", "--k", "2", "--out", "a")
+    run_here("spectrum", "mine.py:quadratic", "--k", "2", "--out", "b")
     a, b = (json.loads((tmp_path / f / "spectrum.json").read_text())["values"] for f in "ab")
     assert a == b
     assert 7 < a[0] < 12
@@ -49,7 +61,7 @@ def test_the_command_on_the_example_and_on_a_file(tmp_path):
         ("syntax.py:f", "cannot be imported: SyntaxError"),
     ],
 )
-def test_the_command_names_what_is_wrong(target, message, tmp_path):
+def test_the_command_names_what_is_wrong(target, message, tmp_path, here):
     (tmp_path / "helper.py").write_text("x = 1\n")
     (tmp_path / "broken.py").write_text(
         "from __future__ import annotations\nimport dataclasses, sys, helper\n"
@@ -59,6 +71,6 @@ def test_the_command_names_what_is_wrong(target, message, tmp_path):
         "def two(): return 1, 2\n"
     )
     (tmp_path / "syntax.py").write_text("def f(:\n")
-    error = run("spectrum", target, cwd=tmp_path, status=2).stderr
+    error = run_here("spectrum", target, status=2)
     assert message in error
     assert "Traceback" not in error

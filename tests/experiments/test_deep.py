@@ -18,7 +18,10 @@ def tiny_images(monkeypatch):
     monkeypatch.setattr(deep, "images", lambda size, device: ((x[:64], y[:64]), (x[64:], y[64:])))
 
 
-@pytest.mark.parametrize("method", [deep.SGD, deep.PRINTED, deep.STEP, deep.OURS])
+LONG = [pytest.param(method, marks=pytest.mark.long) for method in (deep.PRINTED, deep.STEP)]
+
+
+@pytest.mark.parametrize("method", [deep.SGD, deep.OURS, *LONG])
 def test_a_net_that_was_cut_off_goes_on_bit_for_bit(method, tiny_images, tmp_path, monkeypatch):
     template = Row("e", "xavier", f"{method}, rate 0.01: train", 0, 32)
     whole = deep.run(template, TINY, method, 0.01, tmp_path / "a")

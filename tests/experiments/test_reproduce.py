@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from commands import read, start
 from convex_cases import needs_data
 
@@ -26,6 +28,7 @@ def cut_off(process, folder, how, pieces):
     return read(folder / "rows.csv")
 
 
+@pytest.mark.long
 @needs_data
 def test_logistic_survives_ctrl_c_and_kill_and_reports(tmp_path):
     arguments = ("logistic", "--quick", "--out", "r")
@@ -43,6 +46,7 @@ def test_logistic_survives_ctrl_c_and_kill_and_reports(tmp_path):
         assert (tmp_path / "r" / name).stat().st_size > 1000
 
 
+@pytest.mark.long
 @needs_data
 def test_deep_in_small_and_a_question_that_makes_no_sense(tmp_path):
     done = start(tmp_path, "deep", "--quick", "--out", "d")

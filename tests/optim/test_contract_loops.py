@@ -69,12 +69,16 @@ def test_gradient_scaler():
 
 
 def test_averaging_by_torch_itself():
+    """AveragedModel, a deep copy, is untouched by our steps and holds the mean of the weights that they led to."""
     model, opt = armed()
-    average = AveragedModel(model)
+    average, seen = AveragedModel(model), []
     for _ in range(4):
         steps(model, opt, 1)
         average.update_parameters(model)
-    assert not same(weights(model), weights(average.module))
+        seen.append(weights(model))
+    assert not same(seen[0], seen[3])
+    for mean, *each in zip(weights(average.module), *seen):
+        torch.testing.assert_close(mean, torch.stack(each).mean(0))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -22,8 +23,13 @@ def digits_as_images():
     return x.expand(-1, 3, -1, -1)[:600].contiguous(), labels[:600]
 
 
-@pytest.mark.parametrize("start", ["default", "xavier"])
-@pytest.mark.parametrize("way", ["sgd", "momentum", "adam", "update"])
+FAST = [("default", "sgd"), ("xavier", "momentum"), ("default", "adam")]
+ALL = itertools.product(("default", "xavier"), ("sgd", "momentum", "adam", "update"))
+
+
+@pytest.mark.parametrize(
+    ("start", "way"), [case if case in FAST else pytest.param(*case, marks=pytest.mark.long) for case in ALL]
+)
 def test_a_small_net_survives_any_rate(start, way):
     x, y = digits_as_images()
     ends = []

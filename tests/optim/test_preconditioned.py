@@ -120,19 +120,25 @@ def test_scaling_the_loss_changes_nothing(scale, how):
 
 
 def test_the_rate_given_does_not_matter_and_schedules_do():
-    ends = []
-    for lr in (1e-6, 1.0, 1e2):
+    def end(lr, schedule):
         w, loss, batches = quadratic(B, b, noise=0.1)
         opt = infhess.Preconditioned(torch.optim.SGD([w], lr=lr), rank=6)
-        schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda t: 1 / (1 + t))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(opt, schedule)
         stream = batches()
-        opt.update(loss, stream)
-        for _ in range(10):
-            stepped(opt, loss, next(stream))
-            schedule.step()
-        ends.append(w.detach())
-    close(ends[0], ends[1], 1e-9)
-    close(ends[2], ends[1], 1e-9)
+        report, P2, start = opt.update(loss, stream), opt.preconditioner.dense(), w.detach().clone()
+        expected = start.clone()
+        for t in range(10):
+            batch = next(stream)
+            expected -= schedule(t) * report.step * P2 @ (B @ expected - b + 0.1 * batch.mean(0))
+            stepped(opt, loss, batch)
+            scheduler.step()
+        close(w.detach(), expected, 1e-9)
+        return w.detach()
+
+    falling, constant = (lambda t: 1 / (1 + t)), (lambda t: 1.0)
+    for lr in (1e-6, 1e2):
+        close(end(lr, falling), end(1.0, falling), 1e-9)
+    assert float((end(1.0, falling) - end(1.0, constant)).norm()) > 0.1
 
 
 @pytest.mark.parametrize(

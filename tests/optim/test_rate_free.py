@@ -10,10 +10,10 @@ from torch import nn
 
 import infhess
 from infhess.optim.rate.rate_state import RateState
-from rate_free_cases import data, flat, loss_of, small_net, train
+from rate_free_cases import F64, data, flat, loss_of, small_net, train
 
 
-def reference(model, steps, batch_size=16, weight_decay=0.0, lr=1.0, beta=0.9, beta2=0.999):
+def reference(model, steps, batch_size=16, weight_decay=0.0, schedule=lambda t: 1.0, beta=0.9, beta2=0.999):
     """The rule from its definition: flat vectors, a dense Hessian by double backward, no library code."""
     loss, (x, y) = loss_of(model), data()
     params = list(model.parameters())
@@ -28,9 +28,8 @@ def reference(model, steps, batch_size=16, weight_decay=0.0, lr=1.0, beta=0.9, b
         batch = (x[part], y[part])
         grads = torch.autograd.grad(loss(batch), params, create_graph=True)
         g = torch.cat([p.reshape(-1) for p in grads])
-        H = torch.stack(
-            [torch.cat([h.reshape(-1) for h in torch.autograd.grad(e, params, retain_graph=True)]) for e in g]
-        )
+        rows = torch.autograd.grad(g, params, torch.eye(len(g), dtype=F64), is_grads_batched=True)
+        H = torch.cat([h.reshape(len(g), -1) for h in rows], 1)
         g = g.detach()
         v = beta2 * v + (1 - beta2) * g**2
         looking = t <= 4 or t - last_look >= 80 or (t <= 600 and eta > 2 * eta_look)
@@ -51,6 +50,7 @@ def reference(model, steps, batch_size=16, weight_decay=0.0, lr=1.0, beta=0.9, b
         target = sigma * math.exp(X)
         slow = slow or (1.10 * eta > target and t > 10)
         eta = min((1.01 if slow else 1.10) * eta, target)
+        lr = schedule(t - 1)
         length = float(p.norm())
         usual = length if usual is None else usual
         eta = min(eta, 0.15 * float(w.norm()) / (lr * usual))
@@ -68,12 +68,28 @@ def reference(model, steps, batch_size=16, weight_decay=0.0, lr=1.0, beta=0.9, b
     return w, xbar, eta, P
 
 
-@pytest.mark.parametrize(("weight_decay", "lr"), [(0.0, 1.0), (0.1, 0.5)])
-def test_it_is_the_rule_step_by_step(weight_decay, lr):
+@pytest.mark.parametrize(
+    ("weight_decay", "lr", "schedule"),
+    [
+        (0.0, 1.0, None),
+        (0.1, 0.5, None),
+        (0.0, 1.0, lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: 0.98**t)),
+        (0.1, 0.5, lambda o: torch.optim.lr_scheduler.StepLR(o, 40, 0.3)),
+        (0.0, 1.0, lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 150)),
+        (0.0, 1.0, lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 1.0, 150, cycle_momentum=False)),
+    ],
+    ids=["plain", "decay", "lambda", "step", "cosine", "one-cycle"],
+)
+def test_it_is_the_rule_step_by_step(weight_decay, lr, schedule):
     ours, theirs = small_net(), small_net()
-    opt = infhess.RateFree(ours.parameters(), weight_decay=weight_decay, lr=lr)
-    train(ours, opt, 130)
-    w, xbar, eta, P = reference(theirs, 130, weight_decay=weight_decay, lr=lr)
+    opt, lrs = infhess.RateFree(ours.parameters(), weight_decay=weight_decay, lr=lr), []
+    scheduler, stream = schedule and schedule(opt), torch.Generator().manual_seed(2)
+    for _ in range(130):
+        lrs.append(opt.param_groups[0]["lr"])
+        train(ours, opt, 1, stream=stream)
+        if scheduler:
+            scheduler.step()
+    w, xbar, eta, P = reference(theirs, 130, weight_decay=weight_decay, schedule=lrs.__getitem__)
     torch.testing.assert_close(flat(ours), w, rtol=1e-7, atol=1e-9)
     with opt.averaged():
         torch.testing.assert_close(flat(ours), xbar, rtol=1e-7, atol=1e-9)

@@ -89,19 +89,42 @@ def test_sparse_gradients_are_refused():
         opt.step()
 
 
-def test_groups_schedulers_and_parameters_without_gradient():
+def test_groups_and_parameters_without_gradient():
     model, extra = small_net(), nn.Parameter(torch.ones(2, dtype=F64))
     opt = infhess.RateFree([{"params": model[0].parameters(), "lr": 0.1}, {"params": model[2].parameters()}])
     opt.add_param_group({"params": [extra]})
-    schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda t: 0.5**t)
     before = flat(model).clone()
     train(model, opt, 1)
     moved = (flat(model) - before).abs()
     first = sum(p.numel() for p in model[0].parameters())
     assert float(moved[first:].max()) == pytest.approx(10 * float(moved[:first].max()), rel=0.2)
     assert torch.equal(extra.detach(), torch.ones(2, dtype=F64))
-    schedule.step()
-    assert opt.param_groups[1]["lr"] == 0.5
+
+
+SCHEDULES = {
+    "lambda": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda t: 0.5**t),
+    "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.1),
+    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=0),
+    "chained": lambda o: torch.optim.lr_scheduler.ChainedScheduler([SCHEDULES["lambda"](o), SCHEDULES["step"](o)]),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_reach_the_step(schedule):
+    """What a step adds to z is the lr of this moment, times what it adds under the same rate with an lr of 1."""
+    moves = []
+    for scheduled in (False, True):
+        model = small_net()
+        opt = infhess.RateFree(model.parameters())
+        scheduler = SCHEDULES[schedule](opt)
+        train(model, opt, 20)
+        for _ in range(2 * scheduled):
+            scheduler.step(*[1.0] if schedule == "plateau" else [])
+        before = opt.state[model[0].weight]["z"].clone()
+        train(model, opt, 1, seed=5)
+        moves.append((opt.state[model[0].weight]["z"] - before) / opt.param_groups[0]["lr"])
+    assert opt.param_groups[0]["lr"] < 0.6
+    torch.testing.assert_close(moves[1], moves[0], rtol=1e-9, atol=1e-12)
 
 
 def test_a_closure_runs_once_and_its_loss_is_returned():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from infhess import CurvatureShaped, Kronecker, Products, condition, infer, preconditioner
-from util import F64, close, randn, spd, spectrum
+from util import F64, close, fast_and_long, randn, spd, spectrum
 
 N, m = 20, 8
 
@@ -42,10 +42,19 @@ def condition_number(B, posterior):
 
 
 def fresh_products(B, S, batch, seed=0):
-    """Products of directions with a fresh Wishart matrix of `batch` points each: noise of the shape of B."""
+    """Products of directions with a fresh Wishart matrix L W Lᵀ/batch of `batch` points each: noise of the shape of B.
+
+    The points are not drawn: by Bartlett's decomposition W v = c² v + c |v| z, with c² of χ² and z normal, orthogonal to v.
+    """
     L = torch.linalg.cholesky(B)
-    X = randn(S.shape[1], batch, len(B), seed=seed) @ L.mT
-    return torch.stack([X[j].mT @ (X[j] @ S[:, j]) / batch for j in range(S.shape[1])], 1)
+    V = L.mT @ S
+    c = torch.distributions.Chi2(torch.tensor(float(batch), dtype=F64))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        squares = c.sample((S.shape[1],))
+    U, Z = V / V.norm(dim=0), randn(*V.shape, seed=seed)
+    Z = Z - U * (U * Z).sum(0)
+    return L @ (squares * V + squares.sqrt() * V.norm(dim=0) * Z) / batch
 
 
 def test_the_mean_is_the_ridge_nystrom_formula():
@@ -142,14 +151,15 @@ def test_variance_is_that_of_refreshed_noise():
     assert 0.6 < ratio < 1.4
 
 
-def test_samples_have_the_mean_and_the_variance(g):
+@fast_and_long("draws", 1000, 10000)
+def test_samples_have_the_mean_and_the_variance(draws, g):
     B, S = spd(N), randn(N, m)
     posterior = condition(CurvatureShaped(0.05), S, fresh_products(B, S, 50))
     u, V = randn(N, seed=3), randn(N, 2, seed=4)
-    draws = torch.stack([u @ posterior.sample(V, generator=g) for _ in range(10000)])
+    found = torch.stack([u @ posterior.sample(V, generator=g) for _ in range(draws)])
     expected = torch.stack([posterior.variance(u, V[:, i]) for i in range(2)])
-    close(draws.var(0), expected, 0.06)
-    assert bool(((draws.mean(0) - u @ (posterior.mean @ V)).abs() < 5 * (expected / 10000).sqrt()).all())
+    close(found.var(0), expected, 5 * (2 / draws) ** 0.5)
+    assert bool(((found.mean(0) - u @ (posterior.mean @ V)).abs() < 5 * (expected / draws).sqrt()).all())
 
 
 def test_no_evidence():

@@ -19,7 +19,7 @@ LAYERS = [
     {"pilot"},
     {"active"},
     {"scaling"},
-    {"spectrum"},
+    {"spectra"},
     {"optim"},
     {"problems", "data"},
     {"experiments", "bench"},
@@ -27,7 +27,7 @@ LAYERS = [
 ]
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 CORE = LEVEL["optim"]
-FILES = [p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"]
+FILES = [p for p in sorted(ROOT.rglob("*.py")) if p not in (ROOT / "__init__.py", ROOT / "_api.py")]
 
 
 def imports(path):

@@ -1,48 +1,23 @@
 """Infer a matrix from noisy products with it, and train faster with what was learnt."""
 
-from infhess._version import __version__
-from infhess.active import infer, infer_steps
-from infhess.curvature import DoubleBackwardError, GaussNewton, Hessian, Products
-from infhess.lowrank import LowRank, Operator
-from infhess.optim import Preconditioned, Rate, RateFree, RateReport, Report, Snapshot
-from infhess.posterior import CurvatureShaped, Isotropic, Kronecker, Posterior, Symmetric, condition, load
-from infhess.scaling import paper_preconditioner, preconditioner
-from infhess.spectrum import Spectrum, largest, spectrum, spectrum_rounds, trace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    # priors and posteriors
-    "CurvatureShaped",
-    "Isotropic",
-    "Kronecker",
-    "Posterior",
-    "Symmetric",
-    "condition",
-    "load",
-    # sources
-    "DoubleBackwardError",
-    "GaussNewton",
-    "Hessian",
-    "Products",
-    # active inference
-    "infer",
-    "infer_steps",
-    # curvature with error bars
-    "Spectrum",
-    "largest",
-    "spectrum",
-    "spectrum_rounds",
-    "trace",
-    # operators and preconditioners
-    "LowRank",
-    "Operator",
-    "paper_preconditioner",
-    "preconditioner",
-    # optimizers
-    "Preconditioned",
-    "Rate",
-    "RateFree",
-    "RateReport",
-    "Report",
-    "Snapshot",
-    "__version__",
-]
+from infhess._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from infhess._api import *  # noqa: F403
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when one of them is first asked for: `infhess --help` does without torch."""
+    if name == "__all__" or not name.startswith("_"):
+        api = import_module("infhess._api")
+        globals().update({key: getattr(api, key) for key in api.__all__}, __all__=api.__all__)
+    if name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -14,7 +14,7 @@ from infhess.experiments.pieces import Piece
 from infhess.experiments.rows import Row
 from infhess.problems import CURVATURE, CurvatureProblem
 from infhess.problems.shuffled import Shuffled
-from infhess.spectrum import Spectrum, largest, spectrum, trace
+from infhess.spectra import Spectrum, largest, spectrum, trace
 
 EXPERIMENT = "bench-curvature-coverage"
 PROBLEMS = (

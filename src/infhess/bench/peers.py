@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from infhess.posterior import CurvatureShaped, condition
 from infhess.problems import CurvatureProblem
 from infhess.problems.shuffled import Shuffled
-from infhess.spectrum import spectrum
+from infhess.spectra import spectrum
 
 TOP = 5
 DIRECTIONS = 16  # 2 · TOP + 6: what ours takes, and what a pooled Lanczos run of equal work gets

@@ -17,7 +17,7 @@ from torch import nn
 from infhess.curvature import GaussNewton, Hessian
 from infhess.curvature.batch_source import BatchSource
 from infhess.experiments.rows import Row
-from infhess.spectrum import Spectrum, spectrum
+from infhess.spectra import Spectrum, spectrum
 
 EXPERIMENT = "spectrum"
 FORMS = "(loss, params, batches) with loss(batch), or (model, loss, batches) with loss(outputs, targets)"

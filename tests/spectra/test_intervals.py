@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from infhess import Hessian, largest, spectrum, trace
-from infhess.spectrum.student import skewed_mean, weighted_mean
+from infhess.spectra.student import skewed_mean, weighted_mean
 from util import F64, close, randn
 
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
-from infhess.spectrum.student import hall, log_interval, skewed_mean, two_sided
+from infhess.spectra.student import hall, log_interval, skewed_mean, two_sided
 from util import F64, close
 
 

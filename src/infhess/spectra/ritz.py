@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from infhess.spectrum.krylov import CHUNKS, Krylov
-from infhess.spectrum.student import log_interval, two_sided
+from infhess.spectra.krylov import CHUNKS, Krylov
+from infhess.spectra.student import log_interval, two_sided
 
 # An eigenvalue stands out from noise if its Ritz value is less than this many standard errors above its unbiased part.
 RESOLVED = 2.0

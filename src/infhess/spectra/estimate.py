@@ -13,7 +13,7 @@ from infhess._checks import count, generator_on
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import BatchSource, as_source
-from infhess.spectrum.student import probability, skewed_mean
+from infhess.spectra.student import probability, skewed_mean
 
 
 @dataclass(frozen=True)

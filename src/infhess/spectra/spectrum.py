@@ -15,10 +15,10 @@ from infhess._checks import count, finite_number, generator_on
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import BatchSource, Source, as_source
-from infhess.spectrum.estimate import Estimate
-from infhess.spectrum.krylov import Krylov
-from infhess.spectrum.ritz import Ritz, ritz
-from infhess.spectrum.student import probability, skewed_mean, weighted_mean
+from infhess.spectra.estimate import Estimate
+from infhess.spectra.krylov import Krylov
+from infhess.spectra.ritz import Ritz, ritz
+from infhess.spectra.student import probability, skewed_mean, weighted_mean
 
 LEAST_POINTS = 128  # a direction; with fewer the spread over chunks is too uncertain
 FRESH_POINTS, FRESH_GROUPS = 256, 32

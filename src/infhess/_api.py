@@ -1,0 +1,69 @@
+"""The public names, one list for all of them; `infhess` hands them out when one is first asked for."""
+
+from infhess._version import __version__
+from infhess.active import State, infer, infer_steps
+from infhess.curvature import BatchSource, DoubleBackwardError, GaussNewton, Hessian, Products, Source
+from infhess.lowrank import LowRank, Operator, SingularError
+from infhess.optim import NothingSeenError, Preconditioned, Rate, RateFree, RateReport, Report, Snapshot
+from infhess.posterior import (
+    ContradictionError,
+    CurvatureShaped,
+    Isotropic,
+    Kronecker,
+    Posterior,
+    Prior,
+    Symmetric,
+    condition,
+    load,
+)
+from infhess.scaling import NoCurvatureError, paper_preconditioner, preconditioner
+from infhess.spectra import Along, Estimate, Spectrum, largest, spectrum, spectrum_rounds, trace
+
+__all__ = [
+    # priors and posteriors
+    "CurvatureShaped",
+    "Isotropic",
+    "Kronecker",
+    "Posterior",
+    "Prior",
+    "Symmetric",
+    "condition",
+    "load",
+    # sources
+    "BatchSource",
+    "GaussNewton",
+    "Hessian",
+    "Products",
+    "Source",
+    # active inference
+    "State",
+    "infer",
+    "infer_steps",
+    # curvature with error bars
+    "Along",
+    "Estimate",
+    "Spectrum",
+    "largest",
+    "spectrum",
+    "spectrum_rounds",
+    "trace",
+    # operators and preconditioners
+    "LowRank",
+    "Operator",
+    "paper_preconditioner",
+    "preconditioner",
+    # optimizers
+    "Preconditioned",
+    "Rate",
+    "RateFree",
+    "RateReport",
+    "Report",
+    "Snapshot",
+    # errors: each is a ValueError
+    "ContradictionError",
+    "DoubleBackwardError",
+    "NoCurvatureError",
+    "NothingSeenError",
+    "SingularError",
+    "__version__",
+]

@@ -16,7 +16,7 @@ from infhess._checks import count, finite_number
 from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
-from infhess.curvature.flat import length, real
+from infhess.curvature.flat import dense, length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.optim.averaging.averaged import Averaging, Group, Loss
 from infhess.optim.checkpoint import Scalars
@@ -191,8 +191,7 @@ class RateFree(Averaging):
         if all(p.grad is None for p in probe.params):
             return probe.own()
         return [
-            torch.zeros_like(self.state[p]["z"]) if p.grad is None else wide(real(p.grad.to_dense()))
-            for p in probe.params
+            torch.zeros_like(self.state[p]["z"]) if p.grad is None else wide(real(dense(p.grad))) for p in probe.params
         ]
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
-from infhess.curvature.flat import length, real
+from infhess.curvature.flat import dense, length, real
 from infhess.optim.base_optimizers import divisor, sqrt_scaling
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.scaling import Scaling
@@ -64,7 +64,7 @@ class Context:
         """g of the coming step, flat; that of the batch, `own`, where there is none."""
         if all(p.grad is None for p in self.params):
             return own
-        parts = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in self.params]
+        parts = [torch.zeros_like(p) if p.grad is None else dense(p.grad) for p in self.params]
         return torch.cat([real(g.detach()).reshape(-1).to(own) for g in parts])
 
     def scaled_note(self, own: float) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from infhess._checks import small_dtype
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import dense, real, shaped
-from infhess.optim.distributed import mean_over_processes
+from infhess.optim.distributed import mean_over_processes, world_size
 
 Scaled = Callable[[int, Tensor], Tensor]  # D x of parameter i
 
@@ -67,7 +67,7 @@ class Probe:
         """
         squares = shared = 0.0
         for x, y in zip(g, self.own()):
-            y = mean_over_processes(y.clone())
+            y = mean_over_processes(y.clone() if world_size() > 1 else y)
             squares, shared = squares + dot(y, y), shared + dot(x, y)
         length = norm(g)
         if accumulated and shared > 0:
@@ -76,7 +76,7 @@ class Probe:
 
 
 # Numbers of a dot product that are converted to double precision at a time: no copy of a large tensor is made.
-PIECE = 2**18
+PIECE = 2**14
 
 
 def dot(a: Tensor, b: Tensor) -> float:

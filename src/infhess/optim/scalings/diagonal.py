@@ -17,9 +17,9 @@ Own = dict[str, Any]  # the state of a parameter
 def ahead(own: Own, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
     """D x, with D as the coming step will have it with the gradient g."""
     v: Tensor = (own["exp_avg_sq"] * beta).addcmul_(g, g, value=1 - beta)
-    seen = v > 0
+    v.masked_fill_(v == 0, torch.inf)  # what has never had a gradient does not move
     v.div_(1 - beta ** (float(own["step"]) + 1)).sqrt_().add_(max(eps, TINY))
-    return (x / v).mul_(seen)
+    return torch.div(x, v, out=v)
 
 
 def directions(owns: Sequence[Own], beta: float, eps: float, grads: list[Tensor]) -> list[Tensor]:

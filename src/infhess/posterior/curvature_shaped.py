@@ -65,9 +65,12 @@ class CurvatureShapedPosterior(Posterior):
         return self.observations.Y if self.shift == 0 else self.observations.Y + self.shift * self.observations.S
 
     @cached_property
+    def _SY(self) -> Tensor:
+        return self.observations.SY if self.shift == 0 else self.observations.SY + self.shift * self.observations.SS
+
+    @cached_property
     def _T(self) -> Tensor:
-        T = (self.observations.SY + self.observations.SY.mT) / 2
-        return T if self.shift == 0 else T + self.shift * self.observations.SS
+        return (self._SY + self._SY.mT) / 2
 
     @cached_property
     def _modes(self) -> tuple[Tensor, Tensor]:
@@ -102,9 +105,10 @@ class CurvatureShapedPosterior(Posterior):
         """
         if self.noise is None:
             return u.new_full((u.shape[1],), torch.nan)
-        S, Y = Tall(self.observations.S), Tall(self._Y)
-        p, q = self._K @ Y.t(u), self._K @ Y.t(v)
-        a, b = Y.t(u - S @ p / 2), Y.t(v - S @ q / 2)  # yⱼᵀzⱼ = qⱼaⱼ + pⱼbⱼ, and B_m = Y K Yᵀ
+        a, b = Tall(self._Y).t(u), Tall(self._Y).t(v)
+        p, q = self._K @ a, self._K @ b
+        # Yᵀ(u − Sp/2) and Yᵀ(v − Sq/2): yⱼᵀzⱼ = qⱼaⱼ + pⱼbⱼ, and B_m = Y K Yᵀ
+        a, b = a - self._SY.mT @ p / 2, b - self._SY.mT @ q / 2
         aa, bb, ab = (a * (self._K @ a)).sum(0), (b * (self._K @ b)).sum(0), (a * (self._K @ b)).sum(0)
         spread = self._T.diagonal().abs()[:, None] * (q.square() * aa + p.square() * bb + 2 * p * q * ab)
         variances: Tensor = self.noise * (spread + (q * a + p * b).square()).sum(0)
@@ -114,13 +118,13 @@ class CurvatureShapedPosterior(Posterior):
         """The mean with products that are wrong by a fresh draw of their noise, to first order, as `variance`."""
         if self.noise is None:
             raise ValueError(UNKNOWN_NOISE)
-        S, Y, (c, F) = Tall(self.observations.S), Tall(self._Y), self._modes
+        Y, (c, F) = Tall(self._Y), self._modes
         draws = normal(len(c), len(self), like=c, generator=generator)
         # δY = Y small: the root of B_m is YF c^{−½}, and yⱼ itself is the j-th unit vector.
         small = (F / c.sqrt()) @ draws * self._T.diagonal().abs().sqrt()
         small = self.noise**0.5 * (small + torch.diag(normal(len(self), like=c, generator=generator)))
         q = self._K @ Y.t(V)
-        slope = S.gram(Y) @ small
+        slope = self._SY @ small
         back = self._K @ (small.mT @ Y.t(V) - (slope + slope.mT) @ q / 2)
         draw: Tensor = self.mean @ V + Y @ (small @ q + back)
         return draw

@@ -47,11 +47,12 @@ class IsotropicPosterior(Posterior):
         return self.r / (self._modes.sigma.square() + self.r)
 
     def _mean(self) -> LowRank:
-        """b0 I + Δ V diag(σ / (σ² + r)) Pᵀ, where Δ = [Y S] [I; −b0 I] is never formed: 7 to 15 copies of S."""
+        """b0 I + (Y V diag(σ / (σ² + r)) − b0 P diag(σ² / (σ² + r))) Pᵀ with P = A F: Δ = Y − b0 S is never formed."""
         modes = self._modes
-        gain = (modes.V * (modes.sigma / (modes.sigma.square() + self.r))) @ modes.F.mT
-        columns = Tall(self.observations.Y, self.observations.S)
-        return LowRank(self.prior.mean, columns, torch.cat([gain, -self.prior.mean * gain]), Tall(modes.A))
+        mu, F = modes.sigma.square(), modes.F
+        gain = (modes.V * (modes.sigma / (mu + self.r))) @ F.mT
+        core = torch.cat([gain, -self.prior.mean * (F * (mu / (mu + self.r))) @ F.mT])
+        return LowRank(self.prior.mean, Tall(self.observations.Y, modes.A), core, Tall(modes.A))
 
     def newton(self, g: Tensor, out: Tensor | None = None) -> Tensor:
         """B_m⁻¹ g = [g − Δ (SᵀY + b0 r I)⁻¹ Sᵀg] / b0: the inverse without the mean, three passes over S and Y."""

@@ -11,16 +11,21 @@ from torch import Tensor
 
 from infhess._checks import as_real, finite, finite_columns, rounding, same_place, small_dtype
 from infhess.lowrank import Tall
+from infhess.lowrank.orthonormal import tall_qr
+from infhess.lowrank.pages import room
+from infhess.lowrank.tall import SLAB
 
 
 class _Buffer:
     """Room for observations, one a row: contiguous for products, and a further one is written in place."""
 
     def __init__(self, S: Tensor, Y: Tensor, capacity: int) -> None:
-        # Written once here, so that the pages of a long row are there when the loop comes to it.
-        self.S, self.Y = S.new_empty(capacity, S.shape[1]).zero_(), Y.new_empty(capacity, Y.shape[1]).zero_()
+        self.S, self.Y = room(capacity, S.shape[1], S), room(capacity, Y.shape[1], Y)
         self.used = len(S)
-        self.S[: self.used], self.Y[: self.used] = S, Y
+        for kept, given in ((self.S, S), (self.Y, Y)):
+            for rows, columns in zip(torch.split(kept[: self.used], SLAB, 1), torch.split(given, SLAB, 1)):
+                rows.copy_(columns)  # a slab at a time: a transpose of all is twice as slow
+            kept[self.used :] = 0  # so that the pages of a long row are there when the loop comes to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +106,8 @@ class Observations:
         if not len(self) or float(mu[0]) > 1e-4 * float(mu[-1]):
             sigma = mu.sqrt()
             return Modes(self.S, V / sigma, sigma, V, V[:, :0])
-        Q, R = torch.linalg.qr(self.S)
-        U, sigma, Vt = torch.linalg.svd(R.to(self.SS), full_matrices=True)
+        Q, R = tall_qr(self.S)
+        U, sigma, Vt = torch.linalg.svd(R, full_matrices=True)
         keep = sigma > rounding(self.S.dtype, len(self)) * sigma[0]
         p = int(keep.sum())
         return Modes(Q, U[:, :p], sigma[:p], Vt[:p].mT, Vt[p:].mT)
@@ -117,8 +122,12 @@ class Observations:
     def of(cls, S: Any, Y: Any) -> Observations:
         """The observations Y = B S; wrong shapes, dtypes, devices, zero directions and NaN are errors."""
         S, Y = _checked(as_real(S, "S"), as_real(Y, "Y"))
-        norms = _norms(S, 0)
-        buffer = _Buffer((S / norms).mT, (Y / norms).mT, S.shape[1])
+        # Copied first: norms and quotients are then of rows of memory, whatever the layout of S and Y.
+        buffer = _Buffer(S.mT, Y.mT, S.shape[1])
+        norms = _norms(buffer.S.mT, 0)
+        finite_columns(buffer.Y.mT, "Y")
+        buffer.S.div_(norms[:, None])
+        buffer.Y.div_(norms[:, None])
         finite_columns(buffer.Y.mT, "Y / |s|")
         return cls(buffer, norms.to(small_dtype(S.device)))
 
@@ -194,10 +203,7 @@ def _checked(S: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
             f"expected at least one observation and one row, got S {tuple(S.shape)} and Y {tuple(Y.shape)}"
         )
     same_place(S, Y, "S and Y")
-    S, Y = _single(S), _single(Y)
-    finite_columns(S, "S")
-    finite_columns(Y, "Y")
-    return S, Y
+    return _single(S), _single(Y)
 
 
 def _norms(S: Tensor, first: int) -> Tensor:

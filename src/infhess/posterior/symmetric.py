@@ -11,6 +11,7 @@ from torch import Tensor
 
 from infhess._checks import rounding
 from infhess.lowrank import LowRank, Tall
+from infhess.lowrank.orthonormal import tall_qr, tall_svd
 from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree, normal
 from infhess.posterior.observations import Modes
 
@@ -96,10 +97,10 @@ class SymmetricPosterior(Posterior):
 
     def _sample_outside(self, out: Tensor, V: Tensor, generator: torch.Generator | None) -> Tensor:
         """A draw of B' @ out for out ⊥ P and a symmetric B' of unit scale on the complement of P."""
-        Q, sizes, _ = torch.linalg.svd(out, full_matrices=False)
+        Q, sizes, _ = tall_svd(out)
         keep = sizes > 100 * rounding(V.dtype, V.shape[1]) * torch.linalg.vector_norm(V)
         # What is left of a column of V within span S is rounding: it is no direction of the complement.
-        Q = torch.linalg.qr(self._modes.split(Q[:, keep])[1]).Q
+        Q, _ = tall_qr(self._modes.split(Q[:, keep])[1])
         Z = self._modes.split(normal(*Q.shape, like=Q, generator=generator))[1]
         Z = Z - Q @ (Q.mT @ Z)
         draw: Tensor = (Q @ _symmetric_normal(Q.shape[1], Q, generator) + Z / 2**0.5) @ (Q.mT @ out)

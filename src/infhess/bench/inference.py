@@ -10,55 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from infhess.active import infer_steps
+from infhess.bench.loop import FLOAT, PRIOR, STEPS, Clocked, methods
 from infhess.bench.memory import peak_in_new_process
 from infhess.bench.printed import printed_steps
 from infhess.curvature import Products
 from infhess.experiments import plots
 from infhess.experiments.pieces import Piece
 from infhess.experiments.rows import Row
-from infhess.posterior import Isotropic
 
-EXPERIMENT, STEPS, REPEATS, FLOAT = "bench-inference", 16, 5, 4
+EXPERIMENT, REPEATS = "bench-inference", 5
 SIZES = (10**4, 10**5, 10**6, 10**7)
 # Columns of N numbers that the last iteration cannot avoid moving, by the order in which its parts depend on each other.
 # paper: Sᵀg reads S; Y x and S x read both; Sᵀy and Yᵀs read both. curvature: Yᵀg, then Y x, then Yᵀy read Y.
 # Vectors of N numbers besides, read or written: g (twice), s (written, normalised, stored), y (read, normalised, stored).
 COLUMNS = {"paper": 5, "curvature": 3}
 VECTORS = 10
-PRIOR = Isotropic(mean=1.0, scale=1.0, noise=0.1)
-
-
-class Clocked:
-    """A diagonal matrix as a source; the time inside of it does not count as the loop's."""
-
-    def __init__(self, size: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.d = torch.rand(size, generator=generator) + 0.5
-        self.g = torch.randn(size, generator=generator)
-        self.seconds = 0.0
-        self.turn = 0
-
-    def _clocked(self, compute: Callable[[], Tensor]) -> Tensor:
-        start = time.perf_counter()
-        result = compute()
-        self.seconds += time.perf_counter() - start
-        return result
-
-    def gradient(self) -> Tensor:
-        """A gradient that differs from call to call at little cost: the same numbers, moved along."""
-        self.turn += 1
-        return self._clocked(lambda: self.g.roll(self.turn * 7919))
-
-    def product(self, s: Tensor) -> Tensor:
-        """diag(d) s."""
-        return self._clocked(lambda: self.d * s)
-
-    def source(self) -> Products:
-        """As the library takes it."""
-        return Products(self.product, self.gradient, len(self.d))
 
 
 def loop_seconds(steps: Callable[[Products], Iterator[Any]], size: int, seed: int) -> list[float]:
@@ -71,14 +38,6 @@ def loop_seconds(steps: Callable[[Products], Iterator[Any]], size: int, seed: in
         seconds.append(now - start - clocked.seconds)
         clocked.seconds, start = 0.0, now
     return seconds
-
-
-def methods() -> dict[str, Callable[[Products], Iterator[Any]]]:
-    """Our two methods; the paper's with its prior given, so that the pilot is not part of the loop."""
-    return {
-        "paper": lambda source: infer_steps(source, STEPS, method="paper", prior=PRIOR),
-        "curvature": lambda source: infer_steps(source, STEPS),
-    }
 
 
 def copy_seconds(size: int) -> float:

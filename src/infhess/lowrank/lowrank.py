@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite_number, rounding, small_dtype
-from infhess.lowrank.operator import SINGULAR, Eigenpairs, Operator, SingularError, SingularTriplets, regular_solve, singular
+from infhess.lowrank.operator import (
+    SINGULAR,
+    Eigenpairs,
+    Operator,
+    SingularError,
+    SingularTriplets,
+    regular_solve,
+    singular,
+)
 from infhess.lowrank.orthonormal import Basis, basis
 from infhess.lowrank.root import DiagonalRoot
 from infhess.lowrank.tall import Tall
@@ -28,6 +36,7 @@ class LowRank(Operator):
         left: L, a tensor or a `Tall` of blocks.
         core: C, small, kept in double precision; the identity by default.
         right: R; L by default.
+        gram: RᵀL, where it is known already.
 
     >>> import torch
     >>> A = LowRank(2.0, torch.tensor([[1.0], [0.0]]))
@@ -39,8 +48,15 @@ class LowRank(Operator):
     """
 
     def __init__(
-        self, d: float | Tensor, left: Tall | Tensor, core: Tensor | None = None, right: Tall | Tensor | None = None
+        self,
+        d: float | Tensor,
+        left: Tall | Tensor,
+        core: Tensor | None = None,
+        right: Tall | Tensor | None = None,
+        *,
+        gram: Tensor | None = None,
     ) -> None:
+        self.gram = gram
         self.left = left if isinstance(left, Tall) else Tall(left)
         self.right = self.left if right is None else right if isinstance(right, Tall) else Tall(right)
         self.shape = (self.left.shape[0], self.right.shape[0])
@@ -116,7 +132,8 @@ class LowRank(Operator):
     def _projected(self) -> tuple[Tensor, Tensor]:
         """RᵀLC, and a bound on the sums that its entries are: |R| |L| |C| with lengths of columns."""
         size = torch.outer(self.right.lengths(), self.left.lengths()) @ self.core.abs()
-        return self.right.gram(self.left) @ self.core, size
+        gram = self.right.gram(self.left) if self.gram is None else self.gram
+        return gram @ self.core, size
 
     def _outside(self, damping: float) -> float:
         """d + damping, which A does to every vector outside of the basis."""

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from infhess._checks import rounding
 from infhess.lowrank import LowRank, Tall
-from infhess.posterior.base import Posterior, normal
-
-if TYPE_CHECKING:
-    from infhess.posterior.priors import CurvatureShaped
+from infhess.posterior.base import GivesPosterior, Posterior, normal
 
 # The median of a squared standard normal: it turns a median of squares into a variance.
 MEDIAN_OF_SQUARE = 0.4549364
+
+
+class RidgePrior(GivesPosterior, Protocol):
+    """ρ, or None where it is to be read from the products."""
+
+    @property
+    def ridge(self) -> float | None:
+        """ρ."""
 
 
 class CurvatureShapedPosterior(Posterior):
@@ -31,7 +36,7 @@ class CurvatureShapedPosterior(Posterior):
     its noise is the same in every entry, clipped to its positive eigenvalues, and the ridge ρ I added.
     """
 
-    prior: CurvatureShaped
+    prior: RidgePrior
 
     @cached_property
     def noise(self) -> float | None:
@@ -105,7 +110,8 @@ class CurvatureShapedPosterior(Posterior):
         """
         if self.noise is None:
             return u.new_full((u.shape[1],), torch.nan)
-        a, b = Tall(self._Y).t(u), Tall(self._Y).t(v)
+        a = Tall(self._Y).t(u)
+        b = a if v is u else Tall(self._Y).t(v)
         p, q = self._K @ a, self._K @ b
         # Yᵀ(u − Sp/2) and Yᵀ(v − Sq/2): yⱼᵀzⱼ = qⱼaⱼ + pⱼbⱼ, and B_m = Y K Yᵀ
         a, b = a - self._SY.mT @ p / 2, b - self._SY.mT @ q / 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,12 +12,25 @@ from torch import Tensor
 from infhess._checks import as_vectors
 from infhess.lowrank import LowRank, SingularError, Tall
 from infhess.lowrank.operator import SINGULAR
-from infhess.posterior.base import NO_EVIDENCE, Posterior, agree, normal
+from infhess.posterior.base import NO_EVIDENCE, GivesPosterior, Posterior, agree, normal
 from infhess.posterior.factors import root
 from infhess.posterior.observations import Modes
 
-if TYPE_CHECKING:
-    from infhess.posterior.priors import Isotropic
+
+class IsotropicPrior(GivesPosterior, Protocol):
+    """b0, w0 and λ0."""
+
+    @property
+    def mean(self) -> float:
+        """b0."""
+
+    @property
+    def scale(self) -> float:
+        """w0."""
+
+    @property
+    def noise(self) -> float:
+        """λ0."""
 
 
 class IsotropicPosterior(Posterior):
@@ -27,7 +40,7 @@ class IsotropicPosterior(Posterior):
     and (w0² I⊗G + λ0² I⊗I) vec X = vec Δ has the solution X = Δ (G + rI)⁻¹ / w0².
     """
 
-    prior: Isotropic
+    prior: IsotropicPrior
 
     @property
     def r(self) -> float:
@@ -52,7 +65,9 @@ class IsotropicPosterior(Posterior):
         mu, F = modes.sigma.square(), modes.F
         gain = (modes.V * (modes.sigma / (mu + self.r))) @ F.mT
         core = torch.cat([gain, -self.prior.mean * (F * (mu / (mu + self.r))) @ F.mT])
-        return LowRank(self.prior.mean, Tall(self.observations.Y, modes.A), core, Tall(modes.A))
+        columns, A, obs = Tall(self.observations.Y, modes.A), Tall(modes.A), self.observations
+        gram = torch.cat([obs.SY, obs.SS], dim=1) if modes.of_S else None
+        return LowRank(self.prior.mean, columns, core, A, gram=gram)
 
     def newton(self, g: Tensor, out: Tensor | None = None) -> Tensor:
         """B_m⁻¹ g = [g − Δ (SᵀY + b0 r I)⁻¹ Sᵀg] / b0: the inverse without the mean, three passes over S and Y."""

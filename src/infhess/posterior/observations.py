@@ -30,13 +30,14 @@ class _Buffer:
 
 @dataclass(frozen=True, eq=False)
 class Modes:
-    """S = P diag(σ) Vᵀ with P = A F orthonormal (M, p), σ > 0 (p,), V (m, p); S `null` = 0 to rounding."""
+    """S = P diag(σ) Vᵀ with P = A F orthonormal (M, p), σ > 0 (p,), V (m, p); S `null` = 0 to rounding; whether A is S."""
 
     A: Tensor
     F: Tensor
     sigma: Tensor
     V: Tensor
     null: Tensor
+    of_S: bool
 
     def split(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Coordinates Pᵀu in double precision, and what is left of u outside of the span."""
@@ -105,12 +106,12 @@ class Observations:
         mu, V = torch.linalg.eigh(self.SS)
         if not len(self) or float(mu[0]) > 1e-4 * float(mu[-1]):
             sigma = mu.sqrt()
-            return Modes(self.S, V / sigma, sigma, V, V[:, :0])
+            return Modes(self.S, V / sigma, sigma, V, V[:, :0], True)
         Q, R = tall_qr(self.S)
         U, sigma, Vt = torch.linalg.svd(R, full_matrices=True)
         keep = sigma > rounding(self.S.dtype, len(self)) * sigma[0]
         p = int(keep.sum())
-        return Modes(Q, U[:, :p], sigma[:p], Vt[:p].mT, Vt[p:].mT)
+        return Modes(Q, U[:, :p], sigma[:p], Vt[:p].mT, Vt[p:].mT, False)
 
     @classmethod
     def empty(cls, N: int, M: int, like: Tensor, capacity: int = 16) -> Observations:
@@ -140,7 +141,8 @@ class Observations:
             )
         finite_columns(S.mT, "S")
         finite_columns(Y.mT, "Y")
-        return cls(_Buffer(S, Y, len(S)), norms.to(small_dtype(S.device)))
+        # A copy of the lengths too: those of a file may be a view of it.
+        return cls(_Buffer(S, Y, len(S)), norms.to(small_dtype(S.device), copy=True))
 
     def extend(self, s: Any, y: Any) -> Observations:
         """One more observation, in O(N m): a row is written, and the Gram matrices in use grow by a row and a column."""

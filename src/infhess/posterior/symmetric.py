@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,10 +12,8 @@ from infhess._checks import rounding
 from infhess.lowrank import LowRank, Tall
 from infhess.lowrank.orthonormal import tall_qr, tall_svd
 from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree, normal
+from infhess.posterior.isotropic import IsotropicPrior
 from infhess.posterior.observations import Modes
-
-if TYPE_CHECKING:
-    from infhess.posterior.priors import Symmetric
 
 
 class SymmetricPosterior(Posterior):
@@ -27,7 +24,7 @@ class SymmetricPosterior(Posterior):
     w0² · 2τ / (2τ + σᵢ² + σⱼ²). So E = PDPᵀ + CPᵀ + PCᵀ, where D is small and C = (I − PPᵀ) Y V diag(σ / (2τ + σ²)).
     """
 
-    prior: Symmetric
+    prior: IsotropicPrior
 
     @property
     def tau(self) -> float:

@@ -13,8 +13,8 @@ from infhess._checks import small_dtype
 from infhess.lowrank.pages import room
 from infhess.lowrank.tall import SLAB, Tall
 
-MILD = 100.0  # a condition number that costs two digits: columns up to it serve as they are
-LAST = 4.0  # a round of Cholesky-QR loses κ² of rounding: from columns of this κ it is the last one
+MILD = 1e-4  # the least ratio 1/κ² of columns that serve as they are: κ = 100 costs two digits
+LAST = 1 / 16  # a round of Cholesky-QR loses κ² of rounding: from columns with such a ratio 1/κ² it is the last one
 MOST_ROUNDS = 4
 FEW = 1000  # rows: Householder's QR is no slower on so few
 
@@ -76,7 +76,7 @@ def tall_qr(A: Tensor) -> tuple[Tensor, Tensor]:
     ([0.6000000238418579, 0.800000011920929], [[5.0]])
     """
     columns, work = Tall(A), small_dtype(A.device)
-    factors = _triangles(columns, work, float("inf")) if len(A) > FEW else []
+    factors = _triangles(columns, work, -float("inf")) if len(A) > FEW else []
     if not factors:
         Q, R = torch.linalg.qr(A)
         return Q, R.to(work)
@@ -88,13 +88,16 @@ def tall_qr(A: Tensor) -> tuple[Tensor, Tensor]:
 
 def tall_svd(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The thin U, σ, Vᵀ of tall columns, from the small matrix R of A = Q R; in the dtype of A."""
+    if len(A) <= FEW:
+        few: tuple[Tensor, Tensor, Tensor] = torch.linalg.svd(A, full_matrices=False)
+        return few
     Q, R = tall_qr(A)
     U, sigma, Vt = torch.linalg.svd(R, full_matrices=False)
     return Q @ U.to(A), sigma.to(A), Vt.to(A)
 
 
-def _triangles(A: Tall, work: torch.dtype, worst: float) -> list[Tensor]:
-    """R₁, R₂, … with A R₁⁻¹R₂⁻¹… orthonormal to rounding; none where there are no such, or κ(A) is above `worst`."""
+def _triangles(A: Tall, work: torch.dtype, least: float) -> list[Tensor]:
+    """R₁, R₂, … with A R₁⁻¹R₂⁻¹… orthonormal to rounding; none where there are no such, or 1/κ(A)² is below `least`."""
     if not A.shape[1]:
         return [torch.zeros(0, 0, dtype=small_dtype(A.device), device=A.device)]
     factors: list[Tensor] = []
@@ -105,13 +108,13 @@ def _triangles(A: Tall, work: torch.dtype, worst: float) -> list[Tensor]:
         if not bool(torch.isfinite(G).all()):
             return []
         mu = torch.linalg.eigvalsh(G)
-        if not factors and float(mu[-1]) > worst**2 * float(mu[0]):
+        if not factors and float(mu[0]) < least * float(mu[-1]):
             return []
         R, failed = torch.linalg.cholesky_ex(_shifted(G, mu) if not factors else G, upper=True)
         if bool(failed):
             return []
         factors.append(R * lengths)
-        if float(mu[-1]) <= LAST**2 * float(mu[0]):
+        if float(mu[0]) >= LAST * float(mu[-1]):
             return factors
     return []
 

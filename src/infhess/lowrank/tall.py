@@ -32,7 +32,7 @@ class Tall:
 
     def __matmul__(self, c: Tensor) -> Tensor:
         """A @ c for a small c (m,) or (m, k), back in the dtype of the columns."""
-        parts = torch.split(c.to(self.dtype).reshape(len(c), -1), self.widths)
+        parts = torch.split((c[:, None] if c.ndim == 1 else c).to(self.dtype), self.widths)
         out = room(parts[0].shape[1], self.shape[0], self.blocks[0])  # a column a row of memory
         torch.mm(parts[0].mT, self.blocks[0].mT, out=out)
         for block, part in zip(self.blocks[1:], parts[1:]):
@@ -41,11 +41,7 @@ class Tall:
 
     def t(self, v: Tensor) -> Tensor:
         """Aᵀ @ v for a long v (N,) or (N, k), in double precision: products of slabs, added up."""
-        total = torch.zeros(self.shape[1], *v.shape[1:], dtype=small_dtype(self.device), device=self.device)
-        for rows in range(0, len(v), SLAB):
-            part = v[rows : rows + SLAB]
-            total += torch.cat([block[rows : rows + SLAB].mT @ part for block in self.blocks])
-        return total
+        return torch.cat([_product(block, v) for block in self.blocks])
 
     def slabs(self) -> Iterator[Tensor]:
         """Rows of A, SLAB at a time, the blocks side by side."""
@@ -68,3 +64,14 @@ class Tall:
     def joined(self) -> Tensor:
         """The blocks in one tensor (N, m): a copy where there are several."""
         return self.blocks[0] if len(self.blocks) == 1 else torch.cat(self.blocks, dim=1)
+
+
+def _product(A: Tensor, v: Tensor) -> Tensor:
+    """Aᵀ @ v in double precision."""
+    small = small_dtype(A.device)
+    if len(v) <= SLAB:
+        return (A.mT @ v).to(small)
+    total = torch.zeros(A.shape[1], *v.shape[1:], dtype=small, device=A.device)
+    for rows, part in zip(torch.split(A, SLAB), torch.split(v, SLAB)):
+        total += rows.mT @ part
+    return total

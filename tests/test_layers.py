@@ -1,4 +1,4 @@
-"""Imports go downward only, and the core imports torch alone."""
+"""Imports go downward only, and the core imports torch and safetensors alone."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ CORE_FILES = [p for p in FILES if LEVEL[layer(p)] <= CORE]
 
 
 @pytest.mark.parametrize("path", CORE_FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_core_imports_torch_alone(path):
+def test_the_core_imports_torch_and_safetensors_alone(path):
     for module, top in imports(path):
         name = module.split(".")[0]
         lazy = {"numpy", "scipy"} if not top else set()
-        assert name in {"infhess", "torch", "__future__"} | lazy or name in sys.stdlib_module_names, (
+        assert name in {"infhess", "torch", "safetensors", "__future__"} | lazy or name in sys.stdlib_module_names, (
             f"{path.name}: {module}"
         )
 

@@ -6,59 +6,29 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess.active import infer_steps
+from infhess.bench.loop import FLOAT, PRIOR, STEPS, Clocked, methods
 from infhess.bench.memory import peak_in_new_process
 from infhess.bench.printed import printed_steps
 from infhess.curvature import Products
 from infhess.experiments import plots
 from infhess.experiments.pieces import Piece
 from infhess.experiments.rows import Row
-from infhess.posterior import Isotropic
+from infhess.posterior import CurvatureShaped, Posterior, Prior, condition
 
-EXPERIMENT, STEPS, REPEATS, FLOAT = "bench-inference", 16, 5, 4
+EXPERIMENT, REPEATS = "bench-inference", 5
 SIZES = (10**4, 10**5, 10**6, 10**7)
 # Columns of N numbers that the last iteration cannot avoid moving, by the order in which its parts depend on each other.
 # paper: Sᵀg reads S; Y x and S x read both; Sᵀy and Yᵀs read both. curvature: Yᵀg, then Y x, then Yᵀy read Y.
 # Vectors of N numbers besides, read or written: g (twice), s (written, normalised, stored), y (read, normalised, stored).
 COLUMNS = {"paper": 5, "curvature": 3}
 VECTORS = 10
-PRIOR = Isotropic(mean=1.0, scale=1.0, noise=0.1)
-
-
-class Clocked:
-    """A diagonal matrix as a source; the time inside of it does not count as the loop's."""
-
-    def __init__(self, size: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.d = torch.rand(size, generator=generator) + 0.5
-        self.g = torch.randn(size, generator=generator)
-        self.seconds = 0.0
-        self.turn = 0
-
-    def _clocked(self, compute: Callable[[], Tensor]) -> Tensor:
-        start = time.perf_counter()
-        result = compute()
-        self.seconds += time.perf_counter() - start
-        return result
-
-    def gradient(self) -> Tensor:
-        """A gradient that differs from call to call at little cost: the same numbers, moved along."""
-        self.turn += 1
-        return self._clocked(lambda: self.g.roll(self.turn * 7919))
-
-    def product(self, s: Tensor) -> Tensor:
-        """diag(d) s."""
-        return self._clocked(lambda: self.d * s)
-
-    def source(self) -> Products:
-        """As the library takes it."""
-        return Products(self.product, self.gradient, len(self.d))
 
 
 def loop_seconds(steps: Callable[[Products], Iterator[Any]], size: int, seed: int) -> list[float]:
@@ -71,14 +41,6 @@ def loop_seconds(steps: Callable[[Products], Iterator[Any]], size: int, seed: in
         seconds.append(now - start - clocked.seconds)
         clocked.seconds, start = 0.0, now
     return seconds
-
-
-def methods() -> dict[str, Callable[[Products], Iterator[Any]]]:
-    """Our two methods; the paper's with its prior given, so that the pilot is not part of the loop."""
-    return {
-        "paper": lambda source: infer_steps(source, STEPS, method="paper", prior=PRIOR),
-        "curvature": lambda source: infer_steps(source, STEPS),
-    }
 
 
 def copy_seconds(size: int) -> float:
@@ -113,6 +75,9 @@ def pieces(seed: int, *, quick: bool = False) -> Iterator[Piece]:
     size = sizes[-1] if quick else 10**6
     key = (EXPERIMENT, f"printed N={size:.0e}", "printed, 16 iterations", seed, 0)
     yield Piece(key, f"printed algorithm, N = {size:.0e}", printed_rows, (size, seed))
+    size = sizes[-1] if quick else 2 * 10**6
+    key = (EXPERIMENT, f"condition N={size:.0e}", "copy of S", seed, 0)
+    yield Piece(key, f"conditioning on tall columns, N = {size:.0e}", condition_rows, (size, seed))
 
 
 def loop_rows(size: int, seed: int) -> list[Row]:
@@ -145,6 +110,31 @@ def printed_rows(size: int, seed: int) -> list[Row]:
         ours = statistics.median(sum(loop_seconds(_with_mean(steps), size, seed)) for _ in range(REPEATS))
         rows.append(Row(EXPERIMENT, problem, f"{name}: times faster", seed, seconds=ours, metric=printed / ours))
     return rows
+
+
+QUERIES: dict[str, tuple[Prior, Callable[[Posterior, Tensor], object]]] = {
+    "Isotropic: condition, mean.solve / copy of S": (PRIOR, lambda posterior, v: posterior.mean.solve(v)),
+    "CurvatureShaped: condition, eigh(8) / copy of S": (CurvatureShaped(0.1), lambda posterior, v: posterior.eigh(8)),
+}
+
+
+def _asked(prior: Prior, query: Callable[[Posterior, Tensor], object], S: Tensor, Y: Tensor, v: Tensor) -> object:
+    return query(condition(prior, S, Y), v)
+
+
+def condition_rows(size: int, seed: int) -> list[Row]:
+    """A prior conditioned on 16 tall columns, and one question to the posterior, in copies of S."""
+    problem, generator = f"condition N={size:.0e}", torch.Generator().manual_seed(seed)
+    S = torch.randn(STEPS, size, generator=generator).mT
+    Y = ((torch.rand(size, generator=generator) + 0.5) * S.mT).mT
+    v, rows, copies = torch.randn(size, generator=generator), [], [copy_seconds(size)]
+    for name, (prior, query) in QUERIES.items():
+        seconds = repeated(partial(_asked, prior, query, S, Y, v))
+        copies.append(copy_seconds(size))
+        copy = statistics.median(copies[-2:])
+        rows.append(Row(EXPERIMENT, problem, name, seed, seconds=seconds, metric=seconds / copy))
+    copy = statistics.median(copies)
+    return [Row(EXPERIMENT, problem, "copy of S", seed, seconds=copy, metric=1.0), *rows]
 
 
 def _with_mean(steps: Callable[[Products], Iterator[Any]]) -> Callable[[Products], Iterator[Any]]:
@@ -186,6 +176,8 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     for row in rows:
         if row.method.endswith("times faster"):
             found.append(Target(f"{row.method}, {row.problem}", row.metric, "≥ 8", row.metric >= 8))
+        elif row.method.endswith("/ copy of S"):
+            found.append(at_most(f"{row.method}, {row.problem[10:]}", row.metric, 20))
     return found
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from infhess.bench.loop import FLOAT, Clocked, methods
+
 
 def peak_in_new_process(method: str, size: int, seed: int) -> float:
     """Numbers of N columns that the loop holds at its peak, above what the source holds."""
@@ -23,8 +25,6 @@ def resident(field: str) -> int:
 
 def peak(method: str, size: int, seed: int) -> float:
     """(peak − before) / bytes of a column of float32."""
-    from infhess.bench.inference import FLOAT, Clocked, methods
-
     for _ in methods()[method](Clocked(1000, seed).source()):
         pass  # libraries are loaded and their workspaces made
     source = Clocked(size, seed).source()

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from infhess.lowrank.orthonormal import tall_qr
+
 MOST_ROUNDS = 300
 
 
@@ -18,7 +20,7 @@ def block_krylov(product: Callable[[Tensor], Tensor], start: Tensor, k: int) -> 
     all of ℝᴺ. It starts anew from the best 2k vectors when it holds 12k + 40, so that memory stays linear in N.
     """
     N, most = start.shape[0], 12 * k + 40
-    Q = torch.linalg.qr(start).Q
+    Q = tall_qr(start)[0]
     AQ = product(Q)
     T = Q.mT @ AQ
     for _ in range(MOST_ROUNDS):
@@ -46,5 +48,5 @@ def _orthogonal(X: Tensor, Q: Tensor) -> Tensor:
     fresh = torch.randn(X.shape, generator=torch.Generator().manual_seed(Q.shape[1]), dtype=torch.float64).to(X)
     X = torch.where(gone, fresh, X)
     for _ in range(2):
-        X = torch.linalg.qr(X - Q @ (Q.mT @ X)).Q
+        X = tall_qr(X - Q @ (Q.mT @ X))[0]
     return X

@@ -9,22 +9,35 @@ from torch import Tensor
 
 from infhess._checks import count, finite_number, rounding, small_dtype
 from infhess._precision import full_precision
-from infhess.lowrank.operator import SINGULAR, Eigenpairs, Operator, SingularError, SingularTriplets, regular_solve
+from infhess.lowrank.operator import (
+    SINGULAR,
+    Eigenpairs,
+    Operator,
+    SingularError,
+    SingularTriplets,
+    regular_solve,
+    singular,
+)
+from infhess.lowrank.orthonormal import Basis, basis
 from infhess.lowrank.root import DiagonalRoot
-from infhess.lowrank.tall import Tall, span
+from infhess.lowrank.tall import Tall
+
+LOST = 1e-2  # Woodbury's formula may lose two digits
 
 
 class LowRank(Operator):
     """A = D + L C Rᵀ with L (N, p), C (p, q), R (M, q) and D = d·I (a number) or diag(d) (a vector).
 
     For a scaled identity all but the products go through an orthonormal basis Q of span[L R], where A is small:
-    A = d (I − QQᵀ) + Q (dI + QᵀLCRᵀQ) Qᵀ. It is found once, by a QR, and does not lose digits as Woodbury's formula does.
+    A = d (I − QQᵀ) + Q (dI + QᵀLCRᵀQ) Qᵀ. It is found once, and does not lose digits as Woodbury's formula may; where that
+    does not, `solve` takes it and needs no basis.
 
     Args:
         d: a float or 0-dim tensor for a scaled identity (the leading diagonal where A is rectangular), or a vector.
         left: L, a tensor or a `Tall` of blocks.
         core: C, small, kept in double precision; the identity by default.
         right: R; L by default.
+        gram: RᵀL, where it is known already.
 
     >>> import torch
     >>> A = LowRank(2.0, torch.tensor([[1.0], [0.0]]))
@@ -36,8 +49,15 @@ class LowRank(Operator):
     """
 
     def __init__(
-        self, d: float | Tensor, left: Tall | Tensor, core: Tensor | None = None, right: Tall | Tensor | None = None
+        self,
+        d: float | Tensor,
+        left: Tall | Tensor,
+        core: Tensor | None = None,
+        right: Tall | Tensor | None = None,
+        *,
+        gram: Tensor | None = None,
     ) -> None:
+        self.gram = gram
         self.left = left if isinstance(left, Tall) else Tall(left)
         self.right = self.left if right is None else right if isinstance(right, Tall) else Tall(right)
         self.shape = (self.left.shape[0], self.right.shape[0])
@@ -80,12 +100,41 @@ class LowRank(Operator):
         """(A + damping·I)⁻¹ v: small on the basis, a division outside of it."""
         if self.d.ndim:
             return self._solve_diagonal(v, damping)
-        basis, _ = self._compressed
-        inside = Tall(basis).t(v)
-        x = basis @ self._inside(damping, inside).to(v)
-        if self.shape[0] > basis.shape[1]:
-            x += (v - basis @ inside.to(v)) / self._outside(damping)
-        return x
+        x = self._woodbury_if_stable(v, damping)
+        if x is not None:
+            return x
+        Q, _ = self._compressed
+        inside = Q.t(v)
+        if self.shape[0] == Q.shape[1]:
+            return Q @ self._inside(damping, inside)
+        d = self._outside(damping)
+        return v / d + Q @ (self._inside(damping, inside) - inside / d)
+
+    def _woodbury_if_stable(self, v: Tensor, damping: float) -> Tensor | None:
+        """[v − L C (dI + RᵀLC)⁻¹ Rᵀv] / d with d + damping for d, or None where that would lose digits.
+
+        They are lost in a small matrix that is nearly singular for the size of what it is the sum of, and in a difference
+        that is much shorter than its terms.
+        """
+        d = float(self.d) + damping
+        small, size = self._projected
+        eye = d * torch.eye(len(small)).to(small)
+        if d == 0 or "_compressed" in self.__dict__:
+            return None
+        try:
+            inside = regular_solve(small + eye, self.right.t(v), size + eye.abs(), LOST)
+        except SingularError:
+            return None
+        x = (v - self.left @ (self.core @ inside)) / d
+        lengths = torch.linalg.vector_norm(x, dim=0), torch.linalg.vector_norm(v, dim=0) / abs(d)
+        return x if bool((lengths[0] >= LOST * lengths[1]).all()) else None
+
+    @cached_property
+    def _projected(self) -> tuple[Tensor, Tensor]:
+        """RᵀLC, and a bound on the sums that its entries are: |R| |L| |C| with lengths of columns."""
+        size = torch.outer(self.right.lengths(), self.left.lengths()) @ self.core.abs()
+        gram = self.right.gram(self.left) if self.gram is None else self.gram
+        return gram @ self.core, size
 
     def _outside(self, damping: float) -> float:
         """d + damping, which A does to every vector outside of the basis."""
@@ -104,7 +153,7 @@ class LowRank(Operator):
         """(dI + damping·I + QᵀLCRᵀQ)⁻¹ b."""
         _, small = self._compressed
         shift = (float(self.d) + damping) * torch.eye(len(small)).to(small)
-        return regular_solve(small + shift, b, small.abs() + shift.abs(), self.dtype)
+        return regular_solve(small + shift, b, small.abs() + shift.abs(), singular(self.dtype))
 
     def _solve_diagonal(self, v: Tensor, damping: float) -> Tensor:
         """D^{−½} (I + D^{−½}LCRᵀD^{−½})⁻¹ D^{−½} v for a diagonal of one sign; Woodbury's formula for any other."""
@@ -123,9 +172,10 @@ class LowRank(Operator):
             raise SingularError(SINGULAR)
         inverse = 1 / (self.d + damping)
         Dv, L = _rows(inverse, v), self.left.scaled(inverse)
+        least = singular(self.dtype)
         gram, eye = self.right.gram(L), torch.eye(len(self.core)).to(self.core)
         size = eye + self.core.abs() @ gram.abs()
-        return Dv - L @ regular_solve(eye + self.core @ gram, self.core @ self.right.t(Dv), size, self.dtype)
+        return Dv - L @ regular_solve(eye + self.core @ gram, self.core @ self.right.t(Dv), size, least)
 
     @full_precision
     def inverse(self) -> LowRank:
@@ -137,10 +187,10 @@ class LowRank(Operator):
                 raise SingularError("the inverse of a diagonal plus low rank needs a positive diagonal; use .solve(v)")
             inner = LowRank(1.0, self.left.scaled(half), self.core, self.right.scaled(half)).inverse()
             return LowRank(1 / self.d, inner.left.scaled(half), inner.core, inner.right.scaled(half))
-        basis, small = self._compressed
+        Q, small = self._compressed
         eye = torch.eye(len(small)).to(small)
-        outside = 1 / self._outside(0.0) if self.shape[0] > basis.shape[1] else 0.0
-        return LowRank(outside, basis, self._inside(0.0, eye) - outside * eye)
+        outside = 1 / self._outside(0.0) if self.shape[0] > Q.shape[1] else 0.0
+        return LowRank(outside, Q.A, Q.F @ (self._inside(0.0, eye) - outside * eye) @ Q.F.mT)
 
     # ---- eigenpairs, singular triplets, powers
 
@@ -184,13 +234,13 @@ class LowRank(Operator):
             return self.inverse()
         if self.d.ndim:
             return DiagonalRoot(self.woodbury, self, exponent, *self._bounds())
-        basis, values, w = self._positive()
-        d = float(self.d)
-        return LowRank(d**exponent, basis, (w * (values**exponent - d**exponent)) @ w.mT)
+        Q, values, w = self._positive()
+        d, w = float(self.d), Q.F @ w
+        return LowRank(d**exponent, Q.A, (w * (values**exponent - d**exponent)) @ w.mT)
 
-    def _positive(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _positive(self) -> tuple[Basis, Tensor, Tensor]:
         """Q, λ, w with A = d(I − QQᵀ) + Qw diag(λ) wᵀQᵀ, where A is symmetric positive definite; or an error."""
-        basis, small = self._compressed
+        Q, small = self._compressed
         if (
             len(small)
             and float((small - small.mT).abs().max()) > 100 * rounding(self.dtype, len(small)) * self.core_size
@@ -200,7 +250,7 @@ class LowRank(Operator):
         values = values + self.d
         if not (float(self.d) > 0 and bool((values > 0).all())):
             raise ValueError("power needs a positive definite operator, its scaled identity included; this one is not")
-        return basis, values, w
+        return Q, values, w
 
     def _bounds(self) -> tuple[float, float]:
         """Bounds on the spectrum of a positive definite D + LCRᵀ, from that of I + D^{−½} L C Rᵀ D^{−½}."""
@@ -214,26 +264,25 @@ class LowRank(Operator):
         return float(self.d.min()) * low, float(self.d.max()) * high
 
     @cached_property
-    def _compressed(self) -> tuple[Tensor, Tensor]:
+    def _compressed(self) -> tuple[Basis, Tensor]:
         """An orthonormal basis Q of span[L R], and Qᵀ L C Rᵀ Q in double precision."""
-        basis = torch.linalg.qr(span([self.left, self.right]).joined()).Q
-        columns = Tall(basis)
-        return basis, columns.gram(self.left) @ self.core @ columns.gram(self.right).mT
+        Q = basis([self.left, self.right])
+        return Q, Q.coordinates(self.left) @ self.core @ Q.coordinates(self.right).mT
 
     def _with_complement(self, values: Tensor, small: list[Tensor], d: float, k: int) -> tuple[Tensor, list[Tensor]]:
         """The k largest of `values` (vectors Q @ w for each w of small) and of d, which all outside of the basis have."""
-        basis, _ = self._compressed
-        N, p = basis.shape
+        Q, _ = self._compressed
+        N, p = Q.shape
         every = torch.cat([values, values.new_full((min(k, N - p),), d)])
         order = torch.argsort(every, descending=True, stable=True)[:k]
         inside = order < p
         if bool(inside.all()):
-            return every[order].to(self.dtype), [basis @ w[:, order].to(self.dtype) for w in small]
-        beyond = _complement(basis, int((~inside).sum()))
+            return every[order].to(self.dtype), [Q @ w[:, order] for w in small]
+        beyond = _complement(Q @ torch.eye(p).to(values), int((~inside).sum()))
         blocks = []
         for i, w in enumerate(small):
-            vectors = basis.new_zeros(N, len(order))
-            vectors[:, inside] = basis @ w[:, order[inside]].to(self.dtype)
+            vectors = beyond.new_zeros(N, len(order))
+            vectors[:, inside] = Q @ w[:, order[inside]]
             vectors[:, ~inside] = beyond if i == 0 or float(self.d) >= 0 else -beyond
             blocks.append(vectors)
         return every[order].to(self.dtype), blocks

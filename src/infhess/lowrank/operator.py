@@ -11,6 +11,7 @@ from torch import Tensor
 from infhess._checks import as_vectors, count, finite_number
 from infhess._precision import full_precision
 from infhess.lowrank.krylov import block_krylov
+from infhess.lowrank.orthonormal import tall_svd
 
 
 class Eigenpairs(NamedTuple):
@@ -84,7 +85,7 @@ class Operator(ABC):
         """The k largest singular values, descending, with left and right vectors."""
         k, transposed = count(k, "k", min(self.shape)), self.T
         _, V = block_krylov(lambda V: transposed._product(self._product(V)), self._start(k), k)
-        U, values, zt = torch.linalg.svd(self._product(V), full_matrices=False)
+        U, values, zt = tall_svd(self._product(V))
         return SingularTriplets(values, U, V @ zt.mT)
 
     def _start(self, k: int) -> Tensor:
@@ -154,7 +155,7 @@ class Dense(Operator):
 
     def _solve(self, v: Tensor, damping: float) -> Tensor:
         eye = torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
-        return regular_solve(self.matrix + damping * eye, v, self.matrix.abs() + damping * eye, self.dtype)
+        return regular_solve(self.matrix + damping * eye, v, self.matrix.abs() + damping * eye, singular(self.dtype))
 
     @full_precision
     def eigh(self, k: int) -> Eigenpairs:
@@ -171,8 +172,13 @@ class Dense(Operator):
         return SingularTriplets(values[:k], U[:, :k], Vt[:k].mT)
 
 
-def regular_solve(A: Tensor, b: Tensor, size: Tensor, data: torch.dtype) -> Tensor:
-    """A⁻¹b, or a `SingularError` where the smallest singular value of A is at the level of rounding of the data.
+def singular(dtype: torch.dtype) -> float:
+    """The relative size of a singular value that is zero to the rounding of such data."""
+    return 4 * torch.finfo(dtype).eps
+
+
+def regular_solve(A: Tensor, b: Tensor, size: Tensor, least: float) -> Tensor:
+    """A⁻¹b, or a `SingularError` where the smallest singular value of A is below `least`, of the order of rounding.
 
     `size` is the magnitude of what was added up to A, entry by entry. Rows and columns are divided by its largest
     entries, so that units of the unknowns do not look like singularity, and cancellation does.
@@ -182,7 +188,7 @@ def regular_solve(A: Tensor, b: Tensor, size: Tensor, data: torch.dtype) -> Tens
     rows = size.amax(dim=1).clamp(min=torch.finfo(A.dtype).tiny)
     columns = (size / rows[:, None]).amax(dim=0).clamp(min=torch.finfo(A.dtype).tiny)
     scaled = A / rows[:, None] / columns
-    if not torch.isfinite(scaled).all() or torch.linalg.svdvals(scaled)[-1] < 4 * torch.finfo(data).eps:
+    if not torch.isfinite(scaled).all() or torch.linalg.svdvals(scaled)[-1] < least:
         raise SingularError(SINGULAR)
     vector = b.ndim == 1
     rhs = (b[:, None] if vector else b) / rows[:, None]

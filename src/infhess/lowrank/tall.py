@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from infhess._checks import small_dtype
+from infhess.lowrank.pages import room
+
+SLAB = 16384  # rows at a time: a product of so many is exact enough in single precision, and fits into the cache
 
 
 class Tall:
@@ -29,15 +32,21 @@ class Tall:
 
     def __matmul__(self, c: Tensor) -> Tensor:
         """A @ c for a small c (m,) or (m, k), back in the dtype of the columns."""
-        parts = torch.split(c.to(self.dtype), self.widths)
-        out: Tensor = self.blocks[0] @ parts[0]
+        parts = torch.split((c[:, None] if c.ndim == 1 else c).to(self.dtype), self.widths)
+        out = room(parts[0].shape[1], self.shape[0], self.blocks[0])  # a column a row of memory
+        torch.mm(parts[0].mT, self.blocks[0].mT, out=out)
         for block, part in zip(self.blocks[1:], parts[1:]):
-            out += block @ part
-        return out
+            out.addmm_(part.mT, block.mT)
+        return out[0] if c.ndim == 1 else out.mT
 
     def t(self, v: Tensor) -> Tensor:
-        """Aᵀ @ v for a long v (N,) or (N, k), in double precision."""
-        return torch.cat([block.mT @ v for block in self.blocks]).to(small_dtype(self.device))
+        """Aᵀ @ v for a long v (N,) or (N, k), in double precision: products of slabs, added up."""
+        return torch.cat([_product(block, v) for block in self.blocks])
+
+    def slabs(self) -> Iterator[Tensor]:
+        """Rows of A, SLAB at a time, the blocks side by side."""
+        for parts in zip(*(torch.split(block, SLAB) for block in self.blocks)):
+            yield parts[0] if len(parts) == 1 else torch.cat([part.mT for part in parts]).mT
 
     def scaled(self, d: Tensor) -> Tall:
         """diag(d) @ A."""
@@ -47,12 +56,22 @@ class Tall:
         """Aᵀ @ B, small."""
         return torch.cat([self.t(block) for block in other.blocks], dim=1)
 
+    def lengths(self) -> Tensor:
+        """|a| of each column, in double precision."""
+        norms = [torch.linalg.vector_norm(block, dim=0) for block in self.blocks]
+        return torch.cat(norms).to(small_dtype(self.device))
+
     def joined(self) -> Tensor:
         """The blocks in one tensor (N, m): a copy where there are several."""
         return self.blocks[0] if len(self.blocks) == 1 else torch.cat(self.blocks, dim=1)
 
 
-def span(talls: Sequence[Tall]) -> Tall:
-    """The distinct blocks of several tall matrices, side by side."""
-    unique = {(b.data_ptr(), b.shape, b.stride()): b for tall in talls for b in tall.blocks}
-    return Tall(*unique.values())
+def _product(A: Tensor, v: Tensor) -> Tensor:
+    """Aᵀ @ v in double precision."""
+    small = small_dtype(A.device)
+    if len(v) <= SLAB:
+        return (A.mT @ v).to(small)
+    total = torch.zeros(A.shape[1], *v.shape[1:], dtype=small, device=A.device)
+    for rows, part in zip(torch.split(A, SLAB), torch.split(v, SLAB)):
+        total += rows.mT @ part
+    return total

@@ -1,9 +1,9 @@
 """Priors over a matrix, and what products with it say."""
 
 from infhess.posterior.base import ContradictionError, Posterior
-from infhess.posterior.files import load
 from infhess.posterior.observations import Observations
 from infhess.posterior.priors import CurvatureShaped, Isotropic, Kronecker, Prior, Symmetric, checked_prior, condition
+from infhess.posterior.restore import load
 
 __all__ = [
     "ContradictionError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,10 +12,15 @@ from torch import Tensor
 from infhess._checks import as_vectors, rounding
 from infhess._precision import full_precision
 from infhess.lowrank import Eigenpairs, Operator, SingularTriplets
+from infhess.posterior.files import write
 from infhess.posterior.observations import Observations
 
-if TYPE_CHECKING:
-    from infhess.posterior.priors import Prior
+
+class GivesPosterior(Protocol):
+    """A prior, as far as every posterior knows it."""
+
+    def given(self, observations: Observations) -> Posterior:
+        """The posterior."""
 
 
 class Posterior(ABC):
@@ -24,7 +29,7 @@ class Posterior(ABC):
     A value: `extend` gives a new posterior and leaves this one as it is.
     """
 
-    def __init__(self, prior: Prior, observations: Observations) -> None:
+    def __init__(self, prior: GivesPosterior, observations: Observations) -> None:
         self.prior, self.observations = prior, observations
 
     @property
@@ -60,10 +65,13 @@ class Posterior(ABC):
         """The variance of uᵀBv: a scalar for vectors u (N,), v (M,); one a column for blocks (N, k), (M, k)."""
         N, M = self.shape
         like = self.observations.Y
-        u, v = as_vectors(u, "u", N, like), as_vectors(v, "v", M, like)
+        same = u is v and N == M
+        u = as_vectors(u, "u", N, like)
+        v = u if same else as_vectors(v, "v", M, like)
         if u.shape[1:] != v.shape[1:]:
             raise ValueError(f"expected as many u as v, got shapes {tuple(u.shape)} and {tuple(v.shape)}")
-        values = self._variances(u.reshape(N, -1), v.reshape(M, -1)).clamp(min=0).to(like.dtype)
+        left = u.reshape(N, -1)
+        values = self._variances(left, left if same else v.reshape(M, -1)).clamp(min=0).to(like.dtype)
         return values[0] if u.ndim == 1 else values
 
     @full_precision
@@ -92,9 +100,7 @@ class Posterior(ABC):
 
     def save(self, path: Any) -> None:
         """Write prior and observations to a file in the safetensors format (no pickle); `infhess.load` reads it."""
-        from infhess.posterior.files import save
-
-        save(self, path)
+        write(path, self.prior, self.observations)
 
     @abstractmethod
     def _mean(self) -> Operator: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,13 +12,18 @@ from infhess._checks import rounding
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.lowrank import LowRank, Tall
-from infhess.posterior.base import Posterior
-
-if TYPE_CHECKING:
-    from infhess.posterior.priors import CurvatureShaped
+from infhess.posterior.base import GivesPosterior, Posterior
 
 # The median of a squared standard normal: it turns a median of squares into a variance.
 MEDIAN_OF_SQUARE = 0.4549364
+
+
+class RidgePrior(GivesPosterior, Protocol):
+    """ρ, or None where it is to be read from the products."""
+
+    @property
+    def ridge(self) -> float | None:
+        """ρ."""
 
 
 class CurvatureShapedPosterior(Posterior):
@@ -33,7 +38,7 @@ class CurvatureShapedPosterior(Posterior):
     its noise is the same in every entry, clipped to its positive eigenvalues, and the ridge ρ I added.
     """
 
-    prior: CurvatureShaped
+    prior: RidgePrior
 
     @cached_property
     @full_precision
@@ -69,9 +74,12 @@ class CurvatureShapedPosterior(Posterior):
         return self.observations.Y if self.shift == 0 else self.observations.Y + self.shift * self.observations.S
 
     @cached_property
+    def _SY(self) -> Tensor:
+        return self.observations.SY if self.shift == 0 else self.observations.SY + self.shift * self.observations.SS
+
+    @cached_property
     def _T(self) -> Tensor:
-        T = (self.observations.SY + self.observations.SY.mT) / 2
-        return T if self.shift == 0 else T + self.shift * self.observations.SS
+        return (self._SY + self._SY.mT) / 2
 
     @cached_property
     def _modes(self) -> tuple[Tensor, Tensor]:
@@ -106,9 +114,11 @@ class CurvatureShapedPosterior(Posterior):
         """
         if self.noise is None:
             return u.new_full((u.shape[1],), torch.nan)
-        S, Y = Tall(self.observations.S), Tall(self._Y)
-        p, q = self._K @ Y.t(u), self._K @ Y.t(v)
-        a, b = Y.t(u - S @ p / 2), Y.t(v - S @ q / 2)  # yⱼᵀzⱼ = qⱼaⱼ + pⱼbⱼ, and B_m = Y K Yᵀ
+        a = Tall(self._Y).t(u)
+        b = a if v is u else Tall(self._Y).t(v)
+        p, q = self._K @ a, self._K @ b
+        # Yᵀ(u − Sp/2) and Yᵀ(v − Sq/2): yⱼᵀzⱼ = qⱼaⱼ + pⱼbⱼ, and B_m = Y K Yᵀ
+        a, b = a - self._SY.mT @ p / 2, b - self._SY.mT @ q / 2
         aa, bb, ab = (a * (self._K @ a)).sum(0), (b * (self._K @ b)).sum(0), (a * (self._K @ b)).sum(0)
         spread = self._T.diagonal().abs()[:, None] * (q.square() * aa + p.square() * bb + 2 * p * q * ab)
         variances: Tensor = self.noise * (spread + (q * a + p * b).square()).sum(0)
@@ -118,13 +128,13 @@ class CurvatureShapedPosterior(Posterior):
         """The mean with products that are wrong by a fresh draw of their noise, to first order, as `variance`."""
         if self.noise is None:
             raise ValueError(UNKNOWN_NOISE)
-        S, Y, (c, F) = Tall(self.observations.S), Tall(self._Y), self._modes
+        Y, (c, F) = Tall(self._Y), self._modes
         draws = normal(len(c), len(self), like=c, generator=generator)
         # δY = Y small: the root of B_m is YF c^{−½}, and yⱼ itself is the j-th unit vector.
         small = (F / c.sqrt()) @ draws * self._T.diagonal().abs().sqrt()
         small = self.noise**0.5 * (small + torch.diag(normal(len(self), like=c, generator=generator)))
         q = self._K @ Y.t(V)
-        slope = S.gram(Y) @ small
+        slope = self._SY @ small
         back = self._K @ (small.mT @ Y.t(V) - (slope + slope.mT) @ q / 2)
         draw: Tensor = self.mean @ V + Y @ (small @ q + back)
         return draw

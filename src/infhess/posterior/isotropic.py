@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,12 +14,25 @@ from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.lowrank import LowRank, SingularError, Tall
 from infhess.lowrank.operator import SINGULAR
-from infhess.posterior.base import NO_EVIDENCE, Posterior, agree
+from infhess.posterior.base import NO_EVIDENCE, GivesPosterior, Posterior, agree
 from infhess.posterior.factors import root
 from infhess.posterior.observations import Modes
 
-if TYPE_CHECKING:
-    from infhess.posterior.priors import Isotropic
+
+class IsotropicPrior(GivesPosterior, Protocol):
+    """b0, w0 and λ0."""
+
+    @property
+    def mean(self) -> float:
+        """b0."""
+
+    @property
+    def scale(self) -> float:
+        """w0."""
+
+    @property
+    def noise(self) -> float:
+        """λ0."""
 
 
 class IsotropicPosterior(Posterior):
@@ -29,7 +42,7 @@ class IsotropicPosterior(Posterior):
     and (w0² I⊗G + λ0² I⊗I) vec X = vec Δ has the solution X = Δ (G + rI)⁻¹ / w0².
     """
 
-    prior: Isotropic
+    prior: IsotropicPrior
 
     @property
     def r(self) -> float:
@@ -49,11 +62,14 @@ class IsotropicPosterior(Posterior):
         return self.r / (self._modes.sigma.square() + self.r)
 
     def _mean(self) -> LowRank:
-        """b0 I + Δ V diag(σ / (σ² + r)) Pᵀ, where Δ = [Y S] [I; −b0 I] is never formed: 7 to 15 copies of S."""
+        """b0 I + (Y V diag(σ / (σ² + r)) − b0 P diag(σ² / (σ² + r))) Pᵀ with P = A F: Δ = Y − b0 S is never formed."""
         modes = self._modes
-        gain = (modes.V * (modes.sigma / (modes.sigma.square() + self.r))) @ modes.F.mT
-        columns = Tall(self.observations.Y, self.observations.S)
-        return LowRank(self.prior.mean, columns, torch.cat([gain, -self.prior.mean * gain]), Tall(modes.A))
+        mu, F = modes.sigma.square(), modes.F
+        gain = (modes.V * (modes.sigma / (mu + self.r))) @ F.mT
+        core = torch.cat([gain, -self.prior.mean * (F * (mu / (mu + self.r))) @ F.mT])
+        columns, A, obs = Tall(self.observations.Y, modes.A), Tall(modes.A), self.observations
+        gram = torch.cat([obs.SY, obs.SS], dim=1) if modes.of_S else None
+        return LowRank(self.prior.mean, columns, core, A, gram=gram)
 
     @full_precision
     def newton(self, g: Tensor, out: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,12 +13,19 @@ from infhess._checks import rounding, small_dtype
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.lowrank import Dense, LowRank, Operator
-from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree
+from infhess.posterior.base import NO_EVIDENCE, ContradictionError, GivesPosterior, Posterior, agree
 from infhess.posterior.factors import root, times
 from infhess.posterior.pencil import Pencil, RightModes, pencil, right_modes
 
-if TYPE_CHECKING:
-    from infhess.posterior.priors import Kronecker
+
+class KroneckerPrior(GivesPosterior, Protocol):
+    """The mean and the four factors, tensors of 0, 1 or 2 dimensions."""
+
+    mean: Tensor
+    left: Tensor
+    right: Tensor
+    noise_left: Tensor
+    noise_right: Tensor
 
 
 class KroneckerPosterior(Posterior):
@@ -29,7 +36,7 @@ class KroneckerPosterior(Posterior):
     Diagonal factors cost O(N m²), dense ones O(N³) once; all of it in double precision.
     """
 
-    prior: Kronecker
+    prior: KroneckerPrior
 
     def _double(self, X: Tensor) -> Tensor:
         return X.to(dtype=small_dtype(self.observations.S.device), device=self.observations.S.device)

@@ -11,27 +11,33 @@ from torch import Tensor
 
 from infhess._checks import as_real, finite, finite_columns, rounding, same_place, small_dtype
 from infhess.lowrank import Tall
+from infhess.lowrank.orthonormal import tall_qr
+from infhess.lowrank.pages import room
+from infhess.lowrank.tall import SLAB
 
 
 class _Buffer:
     """Room for observations, one a row: contiguous for products, and a further one is written in place."""
 
     def __init__(self, S: Tensor, Y: Tensor, capacity: int) -> None:
-        # Written once here, so that the pages of a long row are there when the loop comes to it.
-        self.S, self.Y = S.new_empty(capacity, S.shape[1]).zero_(), Y.new_empty(capacity, Y.shape[1]).zero_()
+        self.S, self.Y = room(capacity, S.shape[1], S), room(capacity, Y.shape[1], Y)
         self.used = len(S)
-        self.S[: self.used], self.Y[: self.used] = S, Y
+        for kept, given in ((self.S, S), (self.Y, Y)):
+            for rows, columns in zip(torch.split(kept[: self.used], SLAB, 1), torch.split(given, SLAB, 1)):
+                rows.copy_(columns)  # a slab at a time: a transpose of all is twice as slow
+            kept[self.used :] = 0  # so that the pages of a long row are there when the loop comes to it
 
 
 @dataclass(frozen=True, eq=False)
 class Modes:
-    """S = P diag(σ) Vᵀ with P = A F orthonormal (M, p), σ > 0 (p,), V (m, p); S `null` = 0 to rounding."""
+    """S = P diag(σ) Vᵀ with P = A F orthonormal (M, p), σ > 0 (p,), V (m, p); S `null` = 0 to rounding; whether A is S."""
 
     A: Tensor
     F: Tensor
     sigma: Tensor
     V: Tensor
     null: Tensor
+    of_S: bool
 
     def split(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Coordinates Pᵀu in double precision, and what is left of u outside of the span."""
@@ -100,12 +106,12 @@ class Observations:
         mu, V = torch.linalg.eigh(self.SS)
         if not len(self) or float(mu[0]) > 1e-4 * float(mu[-1]):
             sigma = mu.sqrt()
-            return Modes(self.S, V / sigma, sigma, V, V[:, :0])
-        Q, R = torch.linalg.qr(self.S)
-        U, sigma, Vt = torch.linalg.svd(R.to(self.SS), full_matrices=True)
+            return Modes(self.S, V / sigma, sigma, V, V[:, :0], True)
+        Q, R = tall_qr(self.S)
+        U, sigma, Vt = torch.linalg.svd(R, full_matrices=True)
         keep = sigma > rounding(self.S.dtype, len(self)) * sigma[0]
         p = int(keep.sum())
-        return Modes(Q, U[:, :p], sigma[:p], Vt[:p].mT, Vt[p:].mT)
+        return Modes(Q, U[:, :p], sigma[:p], Vt[:p].mT, Vt[p:].mT, False)
 
     @classmethod
     def empty(cls, N: int, M: int, like: Tensor, capacity: int = 16) -> Observations:
@@ -117,8 +123,12 @@ class Observations:
     def of(cls, S: Any, Y: Any) -> Observations:
         """The observations Y = B S; wrong shapes, dtypes, devices, zero directions and NaN are errors."""
         S, Y = _checked(as_real(S, "S"), as_real(Y, "Y"))
-        norms = _norms(S, 0)
-        buffer = _Buffer((S / norms).mT, (Y / norms).mT, S.shape[1])
+        # Copied first: norms and quotients are then of rows of memory, whatever the layout of S and Y.
+        buffer = _Buffer(S.mT, Y.mT, S.shape[1])
+        norms = _norms(buffer.S.mT, 0)
+        finite_columns(buffer.Y.mT, "Y")
+        buffer.S.div_(norms[:, None])
+        buffer.Y.div_(norms[:, None])
         finite_columns(buffer.Y.mT, "Y / |s|")
         return cls(buffer, norms.to(small_dtype(S.device)))
 
@@ -131,7 +141,8 @@ class Observations:
             )
         finite_columns(S.mT, "S")
         finite_columns(Y.mT, "Y")
-        return cls(_Buffer(S, Y, len(S)), norms.to(small_dtype(S.device)))
+        # A copy of the lengths too: those of a file may be a view of it.
+        return cls(_Buffer(S, Y, len(S)), norms.to(small_dtype(S.device), copy=True))
 
     def extend(self, s: Any, y: Any) -> Observations:
         """One more observation, in O(N m): a row is written, and the Gram matrices in use grow by a row and a column."""
@@ -194,10 +205,7 @@ def _checked(S: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
             f"expected at least one observation and one row, got S {tuple(S.shape)} and Y {tuple(Y.shape)}"
         )
     same_place(S, Y, "S and Y")
-    S, Y = _single(S), _single(Y)
-    finite_columns(S, "S")
-    finite_columns(Y, "Y")
-    return S, Y
+    return _single(S), _single(Y)
 
 
 def _norms(S: Tensor, first: int) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,11 +12,10 @@ from infhess._checks import rounding
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.lowrank import LowRank, Tall
+from infhess.lowrank.orthonormal import tall_qr, tall_svd
 from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree
+from infhess.posterior.isotropic import IsotropicPrior
 from infhess.posterior.observations import Modes
-
-if TYPE_CHECKING:
-    from infhess.posterior.priors import Symmetric
 
 
 class SymmetricPosterior(Posterior):
@@ -28,7 +26,7 @@ class SymmetricPosterior(Posterior):
     w0² · 2τ / (2τ + σᵢ² + σⱼ²). So E = PDPᵀ + CPᵀ + PCᵀ, where D is small and C = (I − PPᵀ) Y V diag(σ / (2τ + σ²)).
     """
 
-    prior: Symmetric
+    prior: IsotropicPrior
 
     @property
     def tau(self) -> float:
@@ -98,10 +96,10 @@ class SymmetricPosterior(Posterior):
 
     def _sample_outside(self, out: Tensor, V: Tensor, generator: torch.Generator | None) -> Tensor:
         """A draw of B' @ out for out ⊥ P and a symmetric B' of unit scale on the complement of P."""
-        Q, sizes, _ = torch.linalg.svd(out, full_matrices=False)
+        Q, sizes, _ = tall_svd(out)
         keep = sizes > 100 * rounding(V.dtype, V.shape[1]) * torch.linalg.vector_norm(V)
         # What is left of a column of V within span S is rounding: it is no direction of the complement.
-        Q = torch.linalg.qr(self._modes.split(Q[:, keep])[1]).Q
+        Q, _ = tall_qr(self._modes.split(Q[:, keep])[1])
         Z = self._modes.split(normal(*Q.shape, like=Q, generator=generator))[1]
         Z = Z - Q @ (Q.mT @ Z)
         draw: Tensor = (Q @ _symmetric_normal(Q.shape[1], Q, generator) + Z / 2**0.5) @ (Q.mT @ out)

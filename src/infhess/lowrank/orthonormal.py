@@ -1,0 +1,153 @@
+"""Orthonormal bases of tall columns in a few passes over memory: Cholesky-QR, repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from infhess._checks import small_dtype
+from infhess.lowrank.pages import room
+from infhess.lowrank.tall import SLAB, Tall
+
+MILD = 1e-4  # the least ratio 1/κ² of columns that serve as they are: κ = 100 costs two digits
+LAST = 1 / 16  # a round of Cholesky-QR loses κ² of rounding: from columns with such a ratio 1/κ² it is the last one
+MOST_ROUNDS = 4
+FEW = 1000  # rows: Householder's QR is no slower on so few
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Q = A F, orthonormal (N, p), with `columns` = Q R: A is the columns themselves where they are far from dependent.
+
+    Then F is small and in double precision, and Q is never formed.
+    """
+
+    A: Tall
+    F: Tensor
+    R: Tensor
+    columns: Tall
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, p)."""
+        return self.A.shape[0], self.F.shape[1]
+
+    def __matmul__(self, c: Tensor) -> Tensor:
+        """Q @ c for a small c."""
+        return self.A @ (self.F @ c.to(self.F))
+
+    def t(self, v: Tensor) -> Tensor:
+        """Qᵀ @ v in double precision."""
+        return self.F.mT @ self.A.t(v)
+
+    def coordinates(self, part: Tall) -> Tensor:
+        """Qᵀ @ part, for blocks that are among the columns: read off R."""
+        place = dict(zip(map(_address, self.columns.blocks), torch.split(self.R, self.columns.widths, dim=1)))
+        return torch.cat([place[_address(block)] for block in part.blocks], dim=1)
+
+
+def basis(parts: Sequence[Tall]) -> Basis:
+    """An orthonormal basis of the span of the distinct blocks of several tall matrices."""
+    columns = Tall(*{_address(b): b for part in parts for b in part.blocks}.values())
+    factors = _triangles(columns, columns.dtype, MILD)
+    if factors:
+        R = _product(factors)
+        return Basis(columns, torch.linalg.solve_triangular(R, torch.eye(len(R)).to(R), upper=True), R, columns)
+    Q, R = tall_qr(columns.joined())
+    return Basis(Tall(Q), torch.eye(Q.shape[1]).to(R), R, columns)
+
+
+def tall_qr(A: Tensor) -> tuple[Tensor, Tensor]:
+    """A = Q R with orthonormal Q (N, m), in the dtype of A, and upper triangular R (m, m) in double precision.
+
+    Cholesky-QR: AᵀA = RᵀR, Q = A R⁻¹, a pass over A for each of the two. It loses κ(A)² of rounding, so that it is repeated
+    on its own result until that is orthonormal to rounding (CholeskyQR2, Yamamoto et al. 2015). Columns are divided by their
+    lengths first; all of it is in double precision, slab by slab, which is exact enough for any float32 columns. A float64
+    matrix with κ > 1e7 gets a shift in the first round (shifted CholeskyQR3, Fukaya et al. 2020). Columns that depend on
+    each other, whose Gram matrix has no Cholesky factor even so, take the Householder QR, and so do few rows.
+
+    >>> import torch
+    >>> Q, R = tall_qr(torch.tensor([[3.0], [4.0]]))
+    >>> Q.flatten().tolist(), R.tolist()
+    ([0.6000000238418579, 0.800000011920929], [[5.0]])
+    """
+    columns, work = Tall(A), small_dtype(A.device)
+    factors = _triangles(columns, work, -float("inf")) if len(A) > FEW else []
+    if not factors:
+        Q, R = torch.linalg.qr(A)
+        return Q, R.to(work)
+    Q = room(A.shape[1], A.shape[0], A).mT  # a column a row of memory, as observations are kept
+    for part, X in zip(torch.split(Q, SLAB), _slabs(columns, factors, work)):
+        part.copy_(X)
+    return Q, _product(factors)
+
+
+def tall_svd(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The thin U, σ, Vᵀ of tall columns, from the small matrix R of A = Q R; in the dtype of A."""
+    if len(A) <= FEW:
+        few: tuple[Tensor, Tensor, Tensor] = torch.linalg.svd(A, full_matrices=False)
+        return few
+    Q, R = tall_qr(A)
+    U, sigma, Vt = torch.linalg.svd(R, full_matrices=False)
+    return Q @ U.to(A), sigma.to(A), Vt.to(A)
+
+
+def _triangles(A: Tall, work: torch.dtype, least: float) -> list[Tensor]:
+    """R₁, R₂, … with A R₁⁻¹R₂⁻¹… orthonormal to rounding; none where there are no such, or 1/κ(A)² is below `least`."""
+    if not A.shape[1]:
+        return [torch.zeros(0, 0, dtype=small_dtype(A.device), device=A.device)]
+    factors: list[Tensor] = []
+    for _ in range(MOST_ROUNDS):
+        G = _gram(A, factors, work)
+        lengths = G.diagonal().sqrt()
+        G = G / lengths[:, None] / lengths
+        if not bool(torch.isfinite(G).all()):
+            return []
+        mu = torch.linalg.eigvalsh(G)
+        if not factors and float(mu[0]) < least * float(mu[-1]):
+            return []
+        R, failed = torch.linalg.cholesky_ex(_shifted(G, mu) if not factors else G, upper=True)
+        if bool(failed):
+            return []
+        factors.append(R * lengths)
+        if float(mu[0]) >= LAST * float(mu[-1]):
+            return factors
+    return []
+
+
+def _shifted(G: Tensor, mu: Tensor) -> Tensor:
+    """G, or G + sI with s above its rounding where an eigenvalue is not."""
+    noise = 10 * len(G) * torch.finfo(G.dtype).eps * float(mu[-1])
+    return G if float(mu[0]) > 10 * noise else G + noise * torch.eye(len(G)).to(G)
+
+
+def _gram(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Tensor:
+    """XᵀX of X = A R₁⁻¹R₂⁻¹…: products of slabs in the dtype `work`, their sum in double precision."""
+    m = A.shape[1]
+    total = torch.zeros(m, m, dtype=small_dtype(A.device), device=A.device)
+    for X in _slabs(A, factors, work):
+        total += X.mT @ X
+    return total
+
+
+def _slabs(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Iterator[Tensor]:
+    """Rows of A R₁⁻¹R₂⁻¹…, some at a time: they stay in cache from step to step."""
+    triangles = [R.to(work) for R in factors]
+    for X in A.slabs():
+        X = X.to(work)
+        for R in triangles:
+            X = torch.linalg.solve_triangular(R, X, upper=True, left=False)
+        yield X
+
+
+def _product(factors: Sequence[Tensor]) -> Tensor:
+    """… R₂ R₁."""
+    return reduce(lambda R, next_: next_ @ R, factors)
+
+
+def _address(block: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    return block.data_ptr(), block.shape, block.stride()

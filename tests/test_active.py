@@ -198,8 +198,11 @@ def test_infer_of_a_matrix_takes_a_generator():
         (lambda: infer(exact(), method="paper", prior=CurvatureShaped()), TypeError, "takes Isotropic"),
         (lambda: infer("matrix"), TypeError, "source: expected a source"),
         (lambda: infer(torch.ones(3, 4)), ValueError, "square matrix"),
-        (lambda: Products(lambda s: s), TypeError, "size: expected the number of rows"),
-        (lambda: Products(lambda s: s, None, 0), ValueError, "size: expected 1 or more"),
+        (lambda: infer(spd(3), 2, prior="x"), TypeError, "prior: expected Isotropic"),
+        (lambda: infer(spd(3), 2, prior=Isotropic), TypeError, "prior: expected Isotropic"),
+        (lambda: infer(spd(3), 2, method="paper", prior=Isotropic()), TypeError, "mean other than 0"),
+        (lambda: infer(torch.eye(3, dtype=torch.int64), 2), TypeError, "floating-point"),
+        (lambda: infer(1e25 * spd(4).float(), 3), ValueError, "overflow"),
         (lambda: infer(exact(gradient=0 * G)), ValueError, "first gradient is zero"),
         (lambda: infer(exact(gradient=0 * G), method="paper"), ValueError, "pilot: expected finite gradients"),
         (

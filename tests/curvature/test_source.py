@@ -10,7 +10,7 @@ from infhess import (
     Products,
     infer,
 )
-from util import close
+from util import close, spd
 
 
 def test_a_curvlinops_style_operator_is_a_source():
@@ -39,3 +39,17 @@ def test_half_precision_sources(dtype):
     source = Products(lambda s: (2 * s).to(dtype), lambda: torch.randn(8, generator=g).to(dtype), 8)
     close(infer(source, 3).eigh(2).values, torch.tensor([2.0, 2.0]), 0.05)
     assert infer(torch.eye(5).to(dtype), 2).mean.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Products(3, None, 3), TypeError, "matvec: expected a callable"),
+        (lambda: Products(spd(3), torch.ones(3)), TypeError, "gradient: expected a callable"),
+        (lambda: Products(lambda s: s), TypeError, "size: expected the number of rows"),
+        (lambda: Products(lambda s: s, None, 0), ValueError, "size: expected 1 or more"),
+    ],
+)
+def test_bad_input(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import infhess
 from quadratics import B, N, b, quadratic, stepped
-from util import F64, close, randn, spectrum
+from util import F64, close, fast_and_long, randn, spectrum
 
 
 @pytest.mark.parametrize("rank", [3, 8, N])
@@ -141,11 +141,12 @@ def test_the_rate_given_does_not_matter_and_schedules_do():
     assert float((end(1.0, falling) - end(1.0, constant)).norm()) > 0.1
 
 
+@fast_and_long("length", 500, 1500)
 @pytest.mark.parametrize(
     ("momentum", "factor", "expected"),
     [(0.0, 1.0, False), (0.0, 0.1, True), (0.0, 6.0, True), (0.9, 1.0, False), (0.9, 6.0, True)],
 )
-def test_due_when_curvature_has_left_what_was_predicted(momentum, factor, expected):
+def test_due_when_curvature_has_left_what_was_predicted(momentum, factor, expected, length):
     B, b = spectrum(torch.logspace(3, -1, 40, dtype=F64)), randn(40, seed=5)
     w, _, batches = quadratic(B, b)
     scale, root = [1.0], torch.linalg.cholesky(B)  # noise of the shape of the curvature, as mini-batches have it
@@ -159,7 +160,7 @@ def test_due_when_curvature_has_left_what_was_predicted(momentum, factor, expect
     assert not opt.due
     opt.param_groups[0]["lr"] = min(1.0, 1.5 / factor)
     scale[0], seen = factor, []
-    for i in range(1500):
+    for i in range(length):
         stepped(opt, loss, next(stream))
         if i % 25 == 0:
             seen.append(opt.due)

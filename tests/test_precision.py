@@ -96,8 +96,13 @@ PLAIN = {
     "Hessian.at", "Hessian.fresh", "GaussNewton.at", "GaussNewton.fresh", "BatchSource.draw", "BatchSource.seed",
     "Operator.dtype", "Operator.device", "Operator.power", "Operator.to_scipy", "LowRank.T", "LowRank.core_size",
     "Spectrum.interval", "Spectrum.upper", "Rate.interval", "RateReport.as_dict", "Report.as_dict",
-    "Wrapper.add_param_group", "Wrapper.forget", "Wrapper.state_dict", "Wrapper.load_state_dict",
-    "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict", "Averaging.load_state_dict",
+    "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "Checkpointed.load_state_dict",
+    "Preconditioned.reset", "Along.interval", "Estimate.interval", "Estimate.upper", "BatchSource.points_of",
+    # sources of the optimizer alone, which is guarded
+    *(f"{source}.{name}" for source in ("Pool", "Blockwise", "ScaledSource") for name in
+      ("gradient", "matvec", "product_and_gradient", "spread")),
+
+    "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
 }  # fmt: skip
 
 

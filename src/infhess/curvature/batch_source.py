@@ -196,8 +196,9 @@ class Hessian(BatchSource):
             raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
         if products not in ("exact", "difference"):
             raise ValueError(f'products: expected "exact" or "difference", got {products!r}')
-        super().__init__(params, batches, split and points is None, generator)
+        super().__init__(params, batches, split, generator)
         self.loss, self.kind, self._points = loss, products, 0 if points is None else count(points, "points")
+        self.split = split and points is None
 
     def at(self, batch: Batch, seed: int) -> Local:
         """The Hessian of one batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -10,6 +11,10 @@ import torch
 from torch import Tensor
 
 from infhess._checks import small_dtype
+
+HALF = (torch.float16, torch.bfloat16)
+# More tensors than this, of fewer numbers than this on average, are measured as one.
+MANY, SMALL = 16, 1024
 
 
 class Flat:
@@ -82,14 +87,25 @@ def real(v: Tensor) -> Tensor:
 
 def length(groups: Iterable[Sequence[Tensor]]) -> float:
     """Of all these tensors as one vector, in one pass over each group."""
-    norms = [n for group in groups if group for n in torch._foreach_norm([_wide(v) for v in group])]
+    norms = [n for group in groups if group for n in _norms(group)]
     place = norms[0].device
+    if place.type == "cpu":
+        return math.hypot(*map(float, norms))
+    # One number leaves the device.
     together = torch.stack([n if n.device == place else n.to(place) for n in norms])
     return float(torch.linalg.vector_norm(together.to(small_dtype(place))))
 
 
+def _norms(group: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The length of each tensor; of many small ones, the length of all together."""
+    wide = [_wide(v) for v in group]
+    if len(wide) > MANY and wide[0].device.type == "cpu" and sum(v.numel() for v in wide) <= MANY * SMALL:
+        return [torch.linalg.vector_norm(torch._C._nn.flatten_dense_tensors(wide), dtype=torch.float64)]
+    return torch._foreach_norm(wide)
+
+
 def _wide(v: Tensor) -> Tensor:
-    return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
+    return v.float() if v.dtype in HALF else v
 
 
 def shaped(v: Tensor, p: Tensor) -> Tensor:

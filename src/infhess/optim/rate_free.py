@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,17 @@ from infhess.optim.scalings.diagonal import ahead, directions
 # A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read anew.
 CHANGED = 1e-4
 BLIND = Reading(math.nan, math.nan, math.nan)
+# Steps so many times shorter than their bound by |w| leave |w| much as it is for so many steps.
+FAR, SIZE_HOLDS = 4.0, 16
+PLAIN = (torch.float32, torch.float64)
+
+
+class Live(NamedTuple):
+    """A group, its parameters that have a gradient, and these gradients."""
+
+    group: Group
+    params: list[Tensor]
+    grads: list[Tensor]
 
 
 class RateFree(Averaging):
@@ -86,12 +97,17 @@ class RateFree(Averaging):
         defaults = {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "eps": eps, "maximize": maximize}
         self._rate_state = RateState()
         self._reset_probe()
+        self._reset_size()
         super().__init__(params, defaults)
 
     def _reset_probe(self) -> None:
         """Nothing observed since the last step."""
         self._probe: Probe | None = None
         self._micro_batches = 0
+
+    def _reset_size(self) -> None:
+        """|w| is to be measured at the next step."""
+        self._size, self._size_age = 0.0, 0
 
     # ---- the learning rate
 
@@ -214,26 +230,44 @@ class RateFree(Averaging):
         return loss
 
     def _step(self) -> None:
-        live = [(g, [p for p in g["params"] if p.grad is not None]) for g in self.param_groups]
-        live = [(group, params) for group, params in live if params]
+        live = [found for group in self.param_groups if (found := _live(group)).params]
         if not live:
             return
         self._check_observed()
-        grads = [_gradients(group, params) for group, params in live]
-        gradient = length(grads)
+        gradient = length([part.grads for part in live])
         self._finish_probe(gradient)
         state = self._rate_state
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip()
             return
-        moves = [self._directions(*gp, g) for gp, g in zip(live, grads)]
-        scale = max(float(group["lr"]) for group, _ in live)
-        size = length([[real(p.detach()) for p in params] for _, params in live])
-        step = state.advance(length(moves), size, scale)
+        known = [self._owns(part.params) for part in live]
+        moves = [
+            directions(owns, ages, part.group["betas"][1], self._eps(part.group), part.grads)
+            for part, (owns, ages) in zip(live, known)
+        ]
+        scale = max(float(part.group["lr"]) for part in live)
+        move = math.hypot(*(r * length([d]) for d, r in moves))
+        step = state.advance(move, self._size_of(live, scale), scale)
         state.average(scale)
-        for (group, params), move in zip(live, moves):
-            self._move(group, params, move, step)
-        self._publish()
+        for part, (owns, _), (d, r) in zip(live, known, moves):
+            self._move(part, owns, d, step * float(part.group["lr"]), r)
+
+    def _owns(self, params: list[Tensor]) -> tuple[list[dict[str, Any]], list[float]]:
+        """The state of each parameter and its steps so far; the average of one that is new begins where it is now."""
+        ages = [float(self.state[p].get("step", 0.0)) for p in params]
+        for p, age in zip(params, ages):
+            if not age:
+                self.state[p] = self._fresh(p)
+        return [self.state[p] for p in params], ages
+
+    def _size_of(self, live: list[Live], scale: float) -> float:
+        """|w|, measured anew where the bound on steps by it could be within reach, and every so often."""
+        state = self._rate_state
+        self._size_age += 1
+        far = FAR * state.rate * scale * state.length <= RATE_FREE.longest * self._size
+        if not far or self._size_age >= SIZE_HOLDS:
+            self._size, self._size_age = length([[real(p.detach()) for p in part.params] for part in live]), 0
+        return self._size
 
     def _finish_probe(self, gradient: float) -> None:
         """Read the probe anew where the gradient is not the one that was probed: clipped, unscaled or added to since."""
@@ -263,35 +297,28 @@ class RateFree(Averaging):
                 stacklevel=3,
             )
 
-    def _directions(self, group: Group, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
-        """Dg; the average of a weight that is new begins where it is now."""
-        for p in params:
-            if not self.state[p].get("step"):
-                self.state[p] = self._fresh(p)
-        return directions([self.state[p] for p in params], group["betas"][1], self._eps(group), grads)
-
     def _eps(self, group: Group) -> float:
         return float(group["eps"]) * self._rate_state.gradient
 
-    def _move(self, group: Group, params: list[Tensor], directions: list[Tensor], step: float) -> None:
-        """z −= step·(Dg + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x."""
-        rate, decay = step * float(group["lr"]), group["weight_decay"]
-        z, x = ([self.state[p][name] for p in params] for name in ("z", "averaged"))
-        y = [real(p) for p in params]
-        if decay:
-            torch._foreach_add_(directions, [w.to(d.dtype) for w, d in zip(y, directions)], alpha=decay)
-        torch._foreach_add_(z, directions, alpha=-rate)
-        begun = [float(self.state[p]["begun"]) for p in params]
-        if len(set(begun)) == 1:
-            torch._foreach_lerp_(x, z, self._rate_state.newest(begun[0]))
+    def _move(self, part: Live, owns: list[dict[str, Any]], d: list[Tensor], rate: float, r: float) -> None:
+        """z −= rate·(r d + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x."""
+        group, newest = part.group, self._rate_state.newest
+        y, z, x = [real(p) for p in part.params], [own["z"] for own in owns], [own["averaged"] for own in owns]
+        if group["weight_decay"]:
+            torch._foreach_add_(z, [w.to(v.dtype) for w, v in zip(y, z)], alpha=-rate * group["weight_decay"])
+        torch._foreach_add_(z, d, alpha=-rate * r)
+        begun = [float(own["begun"]) for own in owns]
+        if min(begun) == max(begun):
+            torch._foreach_lerp_(x, z, newest(begun[0]))
         else:
-            for mean, newest, before in zip(x, z, begun):
-                mean.lerp_(newest, self._rate_state.newest(before))
-        if all(w.dtype == mean.dtype for w, mean in zip(y, x)):
-            torch._foreach_copy_(y, x)
-            torch._foreach_lerp_(y, z, 1 - group["betas"][0])
-        else:
-            torch._foreach_copy_(y, torch._foreach_lerp(x, z, 1 - group["betas"][0]))
+            for mean, new, before in zip(x, z, begun):
+                mean.lerp_(new, newest(before))
+        weight = 1 - group["betas"][0]
+        for w, mean, new in zip(y, x, z):
+            if w.dtype == mean.dtype:
+                torch.lerp(mean, new, weight, out=w)
+            else:
+                w.copy_(torch.lerp(mean, new, weight))
 
     # ---- checkpoints
 
@@ -308,21 +335,25 @@ class RateFree(Averaging):
         if not check:
             self._rate_state = found
             self._reset_probe()
+            self._reset_size()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_rate_state": self._rate_state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._reset_probe()
+        self._reset_size()
         super().__setstate__(state)
 
 
-def _gradients(group: Group, params: Sequence[Tensor]) -> list[Tensor]:
-    """Real, in single precision at the least, downwards."""
-    found = []
-    for p in params:
-        assert p.grad is not None
-        if p.grad.is_sparse:
-            raise RuntimeError("RateFree does not take sparse gradients; use sparse=False in the embedding")
-        found.append(wide(real(p.grad)))
-    return list(torch._foreach_neg(found)) if group["maximize"] else found
+def _live(group: Group) -> Live:
+    """What of a group has a gradient: real, in single precision at the least, downwards."""
+    params = [p for p in group["params"] if p.grad is not None]
+    grads = [p.grad if p.grad.dtype in PLAIN and p.grad.layout is torch.strided else _plain(p.grad) for p in params]
+    return Live(group, params, list(torch._foreach_neg(grads)) if group["maximize"] and grads else grads)
+
+
+def _plain(grad: Tensor) -> Tensor:
+    if grad.is_sparse:
+        raise RuntimeError("RateFree does not take sparse gradients; use sparse=False in the embedding")
+    return wide(real(grad))

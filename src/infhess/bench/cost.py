@@ -91,7 +91,7 @@ def step_rows(problem: str, threads: int, rank: int, seed: int, width: float) ->
     extra = statistics.median(a - b for a, b in pairs)
     # U and g are read for Uᵀg, and once more for g − U(…), which is written.
     bound = (2 * rank + 3) * setting.size * 4 / bandwidth
-    held = sum(v.numel() * v.element_size() for p in setting.params for v in opt._learnt.of(p).values())
+    held = sum(t.numel() * t.element_size() for own in opt._learnt.blocks for t in (own.basis, own.scratch))
     rows = {f"step at rank {rank} / gradient": extra / gradient, f"step at rank {rank} / bound": extra / bound}
     rows[f"memory at rank {rank} / parameters"] = 1 + held / (4 * setting.size)  # and the gradient handed on
     return [Row(EXPERIMENT, problem, name, seed, BATCH, seconds=extra, metric=metric) for name, metric in rows.items()]

@@ -23,6 +23,7 @@ from infhess.optim.controllers import switch
 from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.controllers.measured import FRESH, Step, measured_step
 from infhess.optim.distributed import world_size
+from infhess.optim.preconditioning.apply import fits
 from infhess.optim.preconditioning.build import (
     POINTS_A_DIRECTION,
     Estimate,
@@ -34,7 +35,7 @@ from infhess.optim.preconditioning.build import (
 )
 from infhess.optim.preconditioning.layers import BLOCKS
 from infhess.optim.reports import Report
-from infhess.optim.wrapper import Wrapper, size_of
+from infhess.optim.wrapper import Wrapper
 from infhess.scaling import Scaling
 
 METHODS = ("curvature", "paper")
@@ -219,10 +220,10 @@ class Preconditioned(Wrapper):
         self._acted = len(seen)
         sizes = [batching.size_of(o.batch) if o.points is None else count(o.points, "points") for o in seen]
         # Processes that train one model together agree on what they see by the rule for nets alone.
-        if self.blocks == "layer" or world_size() > 1 or size_of(self.base) > LARGE:
+        if self.blocks == "layer" or world_size() > 1 or self._size > LARGE:
             state.nonconvex = 1.0
         whole = not state.nonconvex and all(o.split for o in seen)
-        batch = batching.joined([o.batch for o in seen]) if whole else seen[-1].batch
+        batch = batching.joined([o.batch for o in seen]) if whole and len(seen) > 1 else seen[-1].batch
         state.read += sum(sizes)
         state.steps += 1
         context = self._context(seen[-1], batch, sum(sizes))
@@ -242,7 +243,7 @@ class Preconditioned(Wrapper):
             return self._source(last.loss, [batch], last.split, last.products, masks, last.points)
 
         return Context(
-            self._state, self.base, self._params(), self._learnt.of, batch, points, self.rank, self._pool, source,
+            self._state, self.base, self._params(), self._learnt.means, batch, points, self.rank, self._pool, source,
             self._scaling,
         )  # fmt: skip
 
@@ -291,12 +292,13 @@ class Preconditioned(Wrapper):
         signs = {bool(group.get("maximize", False)) for group in self.param_groups}
         if len(signs) > 1:
             raise ValueError("expected all groups to minimise, or all to maximise")
-        for i, p in enumerate(self._params()):
-            known = self._learnt.of(p)
-            if "basis" in known and real(p.detach()).shape != known["basis"].shape[1:]:
-                raise ValueError(
-                    f"parameter {i} has changed its shape to {tuple(p.shape)}; make a new Preconditioned for the new model"
-                )
+        params = self._params()
+        for own, block in zip(self._learnt.blocks, self._learnt.layout):
+            for i, size in zip(block, own.sizes):
+                if not fits(params[i], size):
+                    raise ValueError(
+                        f"parameter {i} has changed its shape to {tuple(params[i].shape)}; make a new Preconditioned for it"
+                    )
         minimised = (lambda batch: -loss(batch)) if signs.pop() else loss
         return Hessian(
             minimised, self._params(), batches, products=products, split=split, points=points, generator=generator
@@ -373,5 +375,5 @@ class Preconditioned(Wrapper):
         """Whether curvature along the steps has left what was predicted, so that it is time for another `update`."""
         if not self._state.directions:
             return False
-        own = [self._learnt.of(self._params()[block[0]]) for block in self._blocks()]
-        return self._drift.due(torch.cat([o["values"] for o in own]), torch.cat([o["gain"] for o in own]))
+        own = self._learnt.blocks
+        return self._drift.due(torch.cat([o.values for o in own]), torch.cat([o.gain for o in own]))

@@ -17,13 +17,15 @@ from infhess.optim.base_optimizers import decayed, divisor, made_with_rate, mome
 from infhess.optim.checkpoint import Checkpointed
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.apply import inside, preconditioned, redirected, shortened
-from infhess.optim.preconditioning.directions import NUMBERS, PreconditionerState, Views, parted
+from infhess.optim.preconditioning.directions import PREFIX, PreconditionerState, like_of, parted
 from infhess.optim.preconditioning.drift import Drift
 from infhess.optim.preconditioning.layers import blocks_of
 from infhess.scaling import Scaling
 
 # The most numbers that the directions take by default: 1 GiB in single precision.
 LARGEST_BASIS = 2**28
+# What of a group is another during a step.
+CHANGED = ("lr", "momentum")
 
 
 class Wrapper(Checkpointed):
@@ -38,6 +40,9 @@ class Wrapper(Checkpointed):
         _checked_base(base)
         self.base, self.blocks, self.rank = base, blocks, rank or default_rank(base)
         self._learnt, self._drift, self._linked = PreconditionerState(self.rank), Drift(), False
+        self._published = False  # whether the names of what was learnt are in `state`
+        self._counted: tuple[int, ...] = ()
+        self._count = 0
         super().__init__(base.param_groups, base.defaults)
         self._link(self.param_groups, base.state)
         self._state.base_rate = made_with_rate(self.param_groups)
@@ -52,6 +57,13 @@ class Wrapper(Checkpointed):
         self.state = self.base.state = state
         self._linked = True
 
+    @property
+    def _size(self) -> int:
+        """Numbers in all parameters, counted once for each set of them."""
+        if self._counted != (key := tuple(len(group["params"]) for group in self.param_groups)):
+            self._counted, self._count = key, size_of(self.base)
+        return self._count
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """One more group for the base, and everything learnt so far is forgotten: it was of another set of parameters."""
         if not self._linked:  # called by the constructor, for groups that the base has already
@@ -64,16 +76,16 @@ class Wrapper(Checkpointed):
         """Forget everything learnt: until the next estimate the wrapper is its base again."""
         self._learnt.reset()
         for entry in self.state.values():
-            for name in [key for key in entry if str(key).startswith("curvature_")]:
+            for name in [key for key in entry if str(key).startswith(PREFIX)]:
                 del entry[name]
-        self._drift = Drift()
+        self._drift, self._published = Drift(), False
 
     def allocate(self) -> None:
         """Make room for directions at once: distributed checkpoints restore only what they find a place for."""
-        for p in self._params():
-            self._learnt.allocate(p, root=self._adaptive)
-            if NUMBERS in self.state.get(p, {}):
-                self.state[p].update(self._learnt.entries(p))
+        self._learnt.allocate(self._params(), self._blocks())
+        if self._adaptive and self._learnt.root is None:
+            self._learnt.root = torch.ones(size_of(self.base)).to(like_of(self._params()))
+        self._published = False
         self._publish()
 
     # ---- a step
@@ -90,7 +102,8 @@ class Wrapper(Checkpointed):
             self._base_step()
         elif self._may_step():
             self._active_step()
-        self._publish()
+        if not self._published:
+            self._publish()
         return loss
 
     def _before_step(self) -> None:
@@ -108,75 +121,74 @@ class Wrapper(Checkpointed):
 
     def _base_step(self) -> None:
         """Global hooks have run for the wrapper, and are not to run once more for its base."""
+        base, plain = self.base, getattr(type(self.base).step, "__wrapped__", None)
+        hooked = base._optimizer_step_pre_hooks or base._optimizer_step_post_hooks or "step" in base.__dict__
+        if plain is not None and not hooked:
+            plain(base)  # without torch's own bookkeeping of a step, which the wrapper's has done
+            return
         with _global_hooks_off():
-            self.base.step()
+            base.step()
 
     def _active_step(self) -> None:
-        params, groups = self._params(), [dict(group) for group in self.param_groups]
+        params, before = self._params(), [{name: group.get(name) for name in CHANGED} for group in self.param_groups]
         grads = [p.grad for p in params]
         try:
             for group, options in zip(self.param_groups, self._options()):
                 group.update(options)
             with torch.no_grad():
                 if self._adaptive:
-                    self._redirected_step(grads)
+                    self._redirected_step(params, grads)
                 else:
-                    self._scaled_step(grads)
+                    self._scaled_step(params, grads)
         finally:
             for p, g in zip(params, grads):
                 p.grad = g
-            for group, options in zip(self.param_groups, groups):
-                group.update({name: options[name] for name in ("lr", "momentum") if name in options})
+            for group, options in zip(self.param_groups, before):
+                group.update({name: value for name, value in options.items() if name in group})
 
-    def _scaled_step(self, grads: list[Tensor | None]) -> None:
+    def _scaled_step(self, params: list[Tensor], grads: list[Tensor | None]) -> None:
         """The base sees P²g instead of g."""
         state, scaled = self._state, grads
         # Where the step is the base's own P² comes with its factor, and else the learning rate does.
         factor = state.factor if math.isnan(state.step) else 1.0
         if state.directions:
-            scaled, seen = preconditioned(grads, self._views(), self._blocks(), factor)
+            scaled, seen = preconditioned(grads, self._learnt, factor)
             self._see(seen)
         if state.limit < math.inf:
             rates = [
                 group["lr"] / momentum_of(group).correction for group in self.param_groups for _ in group["params"]
             ]
             scaled = shortened(scaled, rates, state.limit)
-        for p, g in zip(self._params(), scaled):
+        for p, g in zip(params, scaled):
             p.grad = g
         self._base_step()
 
-    def _redirected_step(self, grads: list[Tensor | None]) -> None:
+    def _redirected_step(self, params: list[Tensor], grads: list[Tensor | None]) -> None:
         """The base sees g, so that its own scaling stays what it is, and what it does to w is bent by P."""
-        state, params = self._state, self._params()
+        state = self._state
         if not (state.directions or state.limit < math.inf):
             self._base_step()
             return
-        views, blocks = (self._views(), self._blocks()) if state.directions else ([], [])
-        if blocks:
-            self._see(inside(grads, views, blocks))
+        if state.directions:
+            self._see(inside(grads, params, self._learnt))
         before = [None if g is None else p.detach().clone() for p, g in zip(params, grads)]
         decays = [decayed(self.base, group) for group in self.param_groups for _ in group["params"]]
         self._base_step()
-        redirected(params, before, decays, views, blocks, state.limit)
+        redirected(params, before, decays, self._learnt, state.limit)
 
-    def _views(self) -> list[Views]:
-        return [self._learnt.views(p) for p in self._params()]
-
-    def _see(self, seen: list[Tensor]) -> None:
+    def _see(self, seen: Tensor) -> None:
         """Note down what `due` is to judge by."""
         group = self.param_groups[0]
-        self._drift.see(torch.cat(seen), group.get("lr", math.nan), *momentum_of(group))
+        self._drift.see(seen, group.get("lr", math.nan), *momentum_of(group))
 
     def _options(self) -> list[dict[str, Any]]:
         """What the base is to find in its groups during a step: step·lr/lr₀ instead of lr."""
-        state, options = self._state, []
-        reference = math.nan if math.isnan(state.step) else self._reference_rate()
+        state = self._state
+        if math.isnan(state.step):
+            return [{} for _ in self.param_groups]
+        step, options = state.step * state.factor / self._reference_rate(), []
         for group in self.param_groups:
-            if math.isnan(state.step) or "lr" not in group:
-                options.append({name: group[name] for name in ("lr",) if name in group})
-                continue
-            scale = state.step * state.factor * momentum_of(group).correction / reference
-            options.append({"lr": group["lr"] * scale})
+            options.append({"lr": group["lr"] * (step * momentum_of(group).correction)} if "lr" in group else {})
             if state.momentum and type(self.base) is torch.optim.SGD and not group["momentum"]:
                 options[-1]["momentum"] = state.momentum
         return options
@@ -191,43 +203,43 @@ class Wrapper(Checkpointed):
     # ---- copies and checkpoints
 
     def _publish(self) -> None:
-        """Put what was learnt into `state`, beside the base's own, for tools that read checkpoints off it.
+        """Put what was learnt into `state`, beside the base's own, for tools that read the names of a checkpoint off it.
 
         Not before the base has made its own state of a parameter: many do so only where they find none at all.
         """
-        for p in self._params():
-            ready = isinstance(self.base, torch.optim.SGD) or self.state.get(p)
-            if ready and NUMBERS not in self.state[p]:
-                self.state[p].update(self._learnt.entries(p))
+        params = self._params()
+        ready = [isinstance(self.base, torch.optim.SGD) or bool(self.state.get(p)) for p in params]
+        for p, entries, known in zip(params, self._learnt.entries(params), ready):
+            if known:
+                self.state[p].update(entries)
+        self._published = all(ready)
 
     def state_dict(self) -> dict[str, Any]:
         """The base's state and groups, and beside it for each parameter the directions, gains and scalars."""
-        for p in self._params():
-            if self.state.get(p):
-                self.state[p].update(self._learnt.entries(p))
-        packed = super().state_dict()
-        learnt = {
-            name: self._learnt.entries(p)
-            for name, p in zip(self._names(packed), self._params())
-            if not self.state.get(p)
-        }
-        return {**packed, "state": {**packed["state"], **learnt}}
+        base_state, params = self.state, self._params()
+        ours = zip(params, self._learnt.entries(params))
+        both: Any = {**base_state, **{p: {**base_state.get(p, {}), **entries} for p, entries in ours}}
+        self.state = both
+        try:
+            return super().state_dict()
+        finally:
+            self.state = base_state
 
     def _accept(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Hand the base its part of a checkpoint, and keep ours aside until the base has accepted its own."""
         theirs, ours = parted(state_dict["state"])
-        pairs = list(zip(self._names(state_dict), self._params()))
-        for name, p in pairs:
+        names = self._names(state_dict)
+        for name, p in zip(names, self._params()):
             self._learnt.check(name, p, ours.get(name, {}))
-        self._incoming = {p: ours.get(name, {}) for name, p in pairs}
+        self._incoming = [ours.get(name, {}) for name in names]
         return {**state_dict, "state": theirs}
 
     def _adopt(self, incoming: Any) -> None:
         """What was learnt, or nothing: then the learning rates are those of a bare base."""
-        self._learnt.adopt(incoming)
-        if not any(incoming.values()):
+        self._learnt.adopt(self._params(), self._blocks(), incoming)
+        if not any(incoming):
             self._state.base_rate = made_with_rate(self.param_groups)
-        self._drift = Drift()
+        self._drift, self._published = Drift(), False
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("base", "rank", "blocks", "_learnt", "_drift", "_linked", *self._settings)
@@ -235,9 +247,9 @@ class Wrapper(Checkpointed):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._counted, self._published = (), False
         self.base.__setstate__({"state": self.state, "param_groups": self.param_groups})
         self._link(self.base.param_groups, self.base.state)
-        self._publish()
 
     # ---- between flat vectors and parameters
 
@@ -258,17 +270,12 @@ class Wrapper(Checkpointed):
                 if isinstance(self.state.get(p, {}).get(name), Tensor):
                     self.state[p][name].zero_()
         self._learnt.install(self._params(), self._blocks(), scaling)
-        for p in self._params():
-            if NUMBERS in self.state.get(p, {}):
-                self.state[p].update(self._learnt.entries(p))
         self._state.active = 1.0
-        self._drift = Drift()
+        self._drift, self._published = Drift(), False
 
     def _scaling(self) -> Scaling:
         """P² as it is in use."""
-        parts = [real(p.detach()) for p in self._params()]
-        like = parts[0].new_empty(0, dtype=torch.promote_types(parts[0].dtype, torch.float32))
-        return self._learnt.scaling(self._params(), self._blocks(), like)
+        return self._learnt.scaling(self._params(), self._blocks())
 
 
 def default_rank(base: torch.optim.Optimizer) -> int:

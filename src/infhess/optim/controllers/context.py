@@ -12,9 +12,10 @@ from torch import Tensor
 
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
-from infhess.curvature.flat import dense, length, real
+from infhess.curvature.flat import dense, real
 from infhess.optim.base_optimizers import divisor, sqrt_scaling
 from infhess.optim.controllers.controller_state import ControllerState
+from infhess.optim.preconditioning.directions import like_of
 from infhess.scaling import Scaling
 
 # Gradients so many times longer than those of the loss were scaled by something.
@@ -31,7 +32,7 @@ class Context:
     state: ControllerState
     base: torch.optim.Optimizer
     params: list[Tensor]
-    tensors: Callable[[Tensor], dict[str, Tensor]]  # the controller's own tensors of a parameter
+    means: dict[str, Tensor]  # of iterates, flat: the controller's own
     batch: Batch
     points: int
     rank: int
@@ -57,15 +58,25 @@ class Context:
     @cached_property
     def gradient_length(self) -> float:
         """|g| of the coming step; 0 without gradients."""
-        grads = [real(p.grad) for p in self.params if p.grad is not None and not p.grad.is_sparse]
-        return length([grads]) if grads else 0.0
+        g = self.gradient
+        return 0.0 if g is None else float(torch.linalg.vector_norm(g))
 
-    def gradient(self, own: Tensor) -> Tensor:
-        """g of the coming step, flat; that of the batch, `own`, where there is none."""
+    @cached_property
+    def gradient(self) -> Tensor | None:
+        """g of the coming step, flat; None where there is none."""
         if all(p.grad is None for p in self.params):
-            return own
-        parts = [torch.zeros_like(p) if p.grad is None else dense(p.grad) for p in self.params]
-        return torch.cat([real(g.detach()).reshape(-1).to(own) for g in parts])
+            return None
+        return self._flat([torch.zeros_like(p) if p.grad is None else dense(p.grad) for p in self.params])
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """The parameters, flat."""
+        return self._flat(self.params)
+
+    def _flat(self, tensors: list[Tensor]) -> Tensor:
+        like = like_of(self.params)
+        parts = [real(t.detach()).reshape(-1) for t in tensors]
+        return torch.cat([v if v.dtype == like.dtype and v.device == like.device else v.to(like) for v in parts])
 
     def scaled_note(self, own: float) -> tuple[str, ...]:
         """A word on gradients that are far longer than those of the loss, `own`: a GradScaler has not unscaled them."""

@@ -1,106 +1,112 @@
-"""P² on the gradients of a step, parameter by parameter: passes over memory, and no number leaves the device."""
+"""P² on the gradients of a step, block by block: a few passes over memory, and no number leaves the device."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from infhess.curvature.flat import real
-from infhess.optim.preconditioning.directions import Views, wide
+from infhess.optim.preconditioning.directions import Directions, PreconditionerState, numbers, wide
 
-Grads = list[Tensor | None]
-Blocks = Sequence[Sequence[int]]
+Grads = Sequence[Tensor | None]
 
 
-def preconditioned(
-    grads: Sequence[Tensor | None], views: Sequence[Views], blocks: Blocks, factor: float = 1.0
-) -> tuple[Grads, list[Tensor]]:
-    """factor · (I − U diag(gain) Uᵀ) g for each block; and Uᵀg of each block.
+def preconditioned(grads: Grads, state: PreconditionerState, factor: float = 1.0) -> tuple[list[Tensor | None], Tensor]:
+    """factor · (I − U diag(gain) Uᵀ) g of each block; and Uᵀg of all blocks.
 
-    A parameter without a gradient is left out, and one whose shape has changed keeps its gradient as it is.
+    A parameter without a gradient has none after it, either. One whose shape has changed keeps its gradient as it is.
     """
-    out: Grads = list(grads)
-    seen = []
-    for block in blocks:
-        flat = {i: _flat(g, v) for i in block if (g := grads[i]) is not None and fits(g, v := views[i])}
-        c = _sum([_inside(g, views[i]) for i, g in flat.items()], views[block[0]])
-        taken = (views[block[0]].tensors["gain"] * c).to(c.dtype)
-        for i, g in flat.items():
-            out[i] = _like(_less(g, views[i], taken, factor), views[i], grads[i])  # type: ignore[arg-type]
+    out, seen = list(grads), []
+    for own, block in zip(state.blocks, state.layout):
+        g = _flat(grads, own, block)
+        c = torch.mv(own.basis, g)
+        taken = (own.gain * c).to(c.dtype)
+        torch.addmv(g, own.basis.mT, taken, beta=factor, alpha=-factor, out=own.scratch)
+        for i, part in zip(block, torch.split(own.scratch, own.sizes)):
+            if (grad := grads[i]) is not None and fits(grad, len(part)):
+                out[i] = _like(part, grad)
         seen.append(c)
-    return out, seen
+    return out, _together(seen)
 
 
-def fits(grad: Tensor, views: Views) -> bool:
-    """Whether the gradient has the shape that the directions were made for."""
-    return (real(grad) if grad.is_complex() else grad).shape == views.shaped.shape
+def _flat(tensors: Grads, own: Directions, block: Sequence[int]) -> Tensor:
+    """The tensors of a block as one vector, zeros for those that are missing or do not fit."""
+    like, parts = own.basis, []
+    for i, n in zip(block, own.sizes):
+        v = like.new_zeros(n) if (t := tensors[i]) is None or not fits(t, n) else real(t).reshape(-1)
+        parts.append(v if v.dtype == like.dtype and v.device == like.device else v.to(like))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _flat(grad: Tensor, views: Views) -> Tensor:
-    g = real(grad).reshape(-1) if grad.is_complex() else grad.reshape(-1)
-    return g if g.dtype == views.scratch.dtype else g.to(views.scratch.dtype)
+def fits(tensor: Tensor, size: int) -> bool:
+    """Whether a tensor has the size that the directions were made for."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1) == size
 
 
-def _inside(g: Tensor, views: Views) -> Tensor:
-    return torch.mv(views.rows, g if views.root is None else g * views.root)
-
-
-def _sum(parts: list[Tensor], views: Views) -> Tensor:
-    total = parts[0] if parts else views.rows.new_zeros(len(views.rows))
-    for part in parts[1:]:
-        total = total + part.to(total.device)
-    return total
-
-
-def _less(g: Tensor, views: Views, taken: Tensor, factor: float) -> Tensor:
-    return torch.addmv(g, views.columns, taken.to(g.device), beta=factor, alpha=-factor, out=views.scratch)
-
-
-def _like(flat: Tensor, views: Views, grad: Tensor) -> Tensor:
+def _like(part: Tensor, grad: Tensor) -> Tensor:
+    """A part of a flat vector as a gradient."""
     if grad.is_complex():
-        return torch.view_as_complex(views.shaped.to(grad.real.dtype))
+        return torch.view_as_complex(part.view(*grad.shape, 2).to(grad.device, grad.real.dtype, copy=True))
+    part = part.view(grad.shape)
     if grad.is_contiguous():
-        return views.shaped if flat.dtype == grad.dtype else views.shaped.to(grad.dtype)
+        return part if part.dtype == grad.dtype and part.device == grad.device else part.to(grad)
     # Fused kernels walk through memory: the strides are to be those of the gradient.
-    return torch.empty_like(grad).copy_(views.shaped)
+    return torch.empty_like(grad).copy_(part)
 
 
-def inside(grads: Sequence[Tensor | None], views: Sequence[Views], blocks: Blocks) -> list[Tensor]:
-    """UᵀRg of each block."""
+def _together(seen: list[Tensor]) -> Tensor:
+    return seen[0] if len(seen) == 1 else torch.cat([c.to(seen[0].device) for c in seen])
+
+
+def _roots(state: PreconditionerState, params: list[Tensor]) -> list[Tensor | None]:
+    """R of each block; None where the base has no scaling of its own."""
+    if state.root is None:
+        return [None] * len(state.blocks)
+    parts = torch.split(state.root, numbers(params))
+    return [torch.cat([parts[i] for i in block]) for block in state.layout]
+
+
+def inside(grads: Grads, params: list[Tensor], state: PreconditionerState) -> Tensor:
+    """UᵀRg of all blocks."""
     seen = []
-    for block in blocks:
-        parts = [_inside(_flat(g, v), v) for i in block if (g := grads[i]) is not None and fits(g, v := views[i])]
-        seen.append(_sum(parts, views[block[0]]))
-    return seen
+    for own, block, root in zip(state.blocks, state.layout, _roots(state, params)):
+        g = _flat(grads, own, block)
+        seen.append(torch.mv(own.basis, g if root is None else g * root))
+    return _together(seen)
 
 
 def redirected(
-    params: Sequence[Tensor], before: Sequence[Tensor | None], decays: Sequence[float], views: Sequence[Views],
-    blocks: Blocks, limit: float,
-) -> None:  # fmt: skip
+    params: list[Tensor], before: Grads, decays: Sequence[float], state: PreconditionerState, limit: float
+) -> None:
     """w ← before + R (I − U diag(gain) Uᵀ) R⁻¹ (w − before), in place, after a step of an optimizer that scales by R² itself.
 
     `before` is None for what did not move. `decays` is the part of w that each parameter lost to weight decay, which stays
-    outside. No move is longer than `limit`. Without `blocks` the limit alone applies.
+    outside. No move is longer than `limit`. Without directions the limit alone applies.
     """
-    moves = [
-        None if b is None or (blocks and not fits(p, views[i])) else _moved(p, b, decay)
-        for i, (p, b, decay) in enumerate(zip(params, before, decays))
+    moves: list[Tensor | None] = [
+        None if b is None else _moved(p, b, decay) for p, b, decay in zip(params, before, decays)
     ]
-    for block in blocks:
-        live = {i: d for i in block if (d := moves[i]) is not None}
-        c = _sum([torch.mv(views[i].rows, _over_root(d, views[i])) for i, d in live.items()], views[block[0]])
-        taken = (views[block[0]].tensors["gain"] * c).to(c.dtype)
-        for i, d in live.items():
-            out, root = torch.mv(views[i].columns, taken.to(d.device)), views[i].root
-            d -= out if root is None else root * out
-    moves = shortened(moves, [1.0] * len(moves), limit) if limit < float("inf") else moves
+    if state.controller.directions:
+        for own, block, root in zip(state.blocks, state.layout, _roots(state, params)):
+            _bend(moves, own, block, root)
+    moves = shortened(moves, [1.0] * len(moves), limit) if limit < math.inf else moves
     for p, b, decay, move in zip(params, before, decays, moves):
         if move is not None and b is not None:
             target = real(b) * (1 - decay) + move.view_as(real(b)).to(real(b).dtype)
             p.detach().copy_(torch.view_as_complex(target) if p.is_complex() else target)
+
+
+def _bend(moves: list[Tensor | None], own: Directions, block: Sequence[int], root: Tensor | None) -> None:
+    d = _flat(moves, own, block)
+    taken = own.gain * torch.mv(own.basis, d if root is None else d / root)
+    out = torch.mv(own.basis.mT, taken.to(d.dtype))
+    for i, part in zip(block, torch.split(out if root is None else root * out, own.sizes)):
+        move = moves[i]
+        if move is not None and fits(move, len(part)):
+            move -= part.to(move)
 
 
 def _moved(p: Tensor, before: Tensor, decay: float) -> Tensor:
@@ -109,25 +115,18 @@ def _moved(p: Tensor, before: Tensor, decay: float) -> Tensor:
     return move.to(wide(move)).add_(b.to(wide(b)), alpha=decay)
 
 
-def _over_root(move: Tensor, views: Views) -> Tensor:
-    return move if views.root is None else move / views.root
-
-
-def lengths(grads: Sequence[Tensor]) -> list[Tensor]:
-    """|g| of each tensor, on its device, in single precision at the least."""
-    parts = [real(g) for g in grads]
-    return list(torch._foreach_norm(parts, 2, wide(parts[0]))) if parts else []
-
-
-def shortened(grads: Sequence[Tensor | None], rates: Sequence[float | Tensor], limit: float) -> Grads:
+def shortened(grads: Grads, rates: Sequence[float | Tensor], limit: float) -> list[Tensor | None]:
     """The gradients, all divided by one number where the step Σ (rate·|g|)² would be longer than the limit."""
-    out: Grads = list(grads)
     live = {i: g for i, g in enumerate(grads) if g is not None}
     if not live:
-        return out
-    norms = lengths(list(live.values()))
+        return list(grads)
+    parts = [real(g) for g in live.values()]
+    norms = torch._foreach_norm(parts, 2, wide(parts[0]))
+    if (
+        norms[0].device.type == "cpu"
+        and math.hypot(*(float(n) * float(rates[i]) for n, i in zip(norms, live))) <= limit
+    ):
+        return list(grads)
     together = torch.stack([norm.to(norms[0].device) * rates[i] for norm, i in zip(norms, live)])
     shrink = (limit / torch.linalg.vector_norm(together)).clamp(max=1.0)
-    for i, g in live.items():
-        out[i] = g * shrink.to(g.device, real(g).dtype)
-    return out
+    return [None if g is None else g * shrink.to(g.device, real(g).dtype) for g in grads]

@@ -1,8 +1,9 @@
-"""What an optimizer has learnt of curvature, by parameter: directions and gains, held only once there are any."""
+"""What an optimizer has learnt of curvature: directions and gains of each block, held only once there are any."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,151 +15,162 @@ from infhess.scaling import Block, Scaling, identity
 
 PREFIX = "curvature_"
 NUMBERS = PREFIX + "numbers"
-Tensors = dict[str, Tensor]  # of a parameter: basis (k, *shape), gain (k,), values (k,), root (*shape), recent, lagging
+OF_BLOCK, SMALL, OF_ALL = ("basis", "root"), ("gain", "values"), ("recent", "lagging")
+Entries = dict[str, Tensor]  # what a checkpoint holds of a parameter
 
 
-class Views(NamedTuple):
-    """The tensors of a parameter as a step wants them, made once: a step is short of time for them."""
+@dataclass
+class Directions:
+    """P² of one block of parameters, as a step applies it: a fixed number of rows, some of them zero."""
 
-    tensors: Tensors
-    rows: Tensor  # Uᵀ, (k, n)
-    columns: Tensor  # U, (n, k)
-    root: Tensor | None  # R, (n,)
-    scratch: Tensor  # (n,) for the gradient handed on: new memory costs more than writing to it
-    shaped: Tensor  # the same in the shape of the parameter
+    basis: Tensor  # Uᵀ, (rank, n)
+    gain: Tensor  # (rank,)
+    values: Tensor  # the curvature along them, (rank,)
+    shapes: list[torch.Size]  # of the parameters that make the block
+    sizes: list[int] = field(init=False)
+    scratch: Tensor = field(init=False)  # (n,) for the gradient handed on: new memory costs more than writing to it
+
+    def __post_init__(self) -> None:
+        self.sizes = [shape.numel() for shape in self.shapes]
+        self.scratch = self.basis.new_empty(self.basis.shape[1])
 
     @classmethod
-    def of(cls, tensors: Tensors) -> Views:
-        """Views of the tensors of a parameter."""
-        rows = tensors["basis"].view(len(tensors["basis"]), -1)
-        scratch = rows.new_empty(rows.shape[1])
-        root = tensors["root"].view(-1) if "root" in tensors else None
-        return cls(tensors, rows, rows.mT, root, scratch, scratch.view(tensors["basis"].shape[1:]))
+    def null(cls, rank: int, shapes: list[torch.Size], like: Tensor) -> Directions:
+        """Room for so many directions."""
+        small = torch.zeros(rank, dtype=small_dtype(like.device), device=like.device)
+        return cls(like.new_zeros(rank, sum(s.numel() for s in shapes)), small, small.clone(), shapes)
+
+    def write(self, block: Block) -> None:
+        """Take a block of P² over."""
+        k = len(block.gain)
+        self.gain.zero_()[:k] = block.gain.to(self.gain)
+        self.values.zero_()[:k] = block.values.to(self.values)
+        self.basis.zero_()[:k] = block.U.mT.to(self.basis)
+
+    def block(self) -> Block:
+        """The rows in use."""
+        keep = self.gain != 0
+        return Block(self.basis[keep].mT, self.gain[keep], self.values[keep])
 
 
 class PreconditionerState:
-    """Tensors by parameter and the scalars of the controllers; in checkpoints beside the base's own state.
-
-    A parameter has tensors from the first estimate with directions on, of fixed shapes: rank rows, some of them zero.
-    """
+    """Directions by block, the base's own scaling, means of iterates, and the scalars of the controllers."""
 
     def __init__(self, rank: int) -> None:
-        self.rank, self.controller = rank, ControllerState()
-        self._tensors: dict[Tensor, Tensors] = {}
-        self._views: dict[Tensor, Views] = {}
+        self.rank = rank
+        self.controller = ControllerState()
+        self._clear()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_views": {}}
-
-    def of(self, p: Tensor) -> Tensors:
-        """The tensors of a parameter; none at first."""
-        return self._tensors.setdefault(p, {})
-
-    def views(self, p: Tensor) -> Views:
-        """The tensors of a parameter as a step wants them."""
-        tensors, views = self.of(p), self._views.get(p)
-        if views is None or views.tensors is not tensors or views.rows.data_ptr() != tensors["basis"].data_ptr():
-            views = self._views[p] = Views.of(tensors)
-        return views
-
-    def allocate(self, p: Tensor, *, root: bool = False) -> Tensors:
-        """Null directions for a parameter that has none, and the base's own scaling where it is to have a root."""
-        tensors, w = self.of(p), real(p.detach())
-        if root and "root" not in tensors:
-            tensors["root"] = w.new_ones(w.shape, dtype=wide(w))
-        if "basis" not in tensors:
-            small = torch.zeros(self.rank, dtype=small_dtype(p.device), device=p.device)
-            tensors["basis"] = w.new_zeros((self.rank, *w.shape), dtype=wide(w))
-            tensors["gain"], tensors["values"] = small, small.clone()
-        return tensors
+    def _clear(self) -> None:
+        self.blocks: list[Directions] = []
+        self.layout: list[list[int]] = []  # which parameters make a block
+        self.root: Tensor | None = None  # R, flat over all parameters
+        self.means: dict[str, Tensor] = {}  # of iterates, flat over all parameters
 
     def reset(self) -> None:
         """Nothing is known; checkpoints may hold the old tensors, which are left alone."""
-        self._tensors, self._views = {}, {}
         self.controller = ControllerState(base_rate=self.controller.base_rate)
+        self._clear()
 
-    def install(self, params: list[Tensor], blocks: list[list[int]], scaling: Scaling) -> None:
-        """Write P² into the tensors of each parameter."""
-        sizes = [real(p.detach()).numel() for p in params]
-        if scaling.root is not None:
-            for p, root in zip(params, torch.split(scaling.root, sizes)):
-                w = real(p.detach())
-                self.of(p)["root"] = root.reshape(w.shape).to(wide(w), copy=True)
-                self._views.pop(p, None)
-        if scaling.directions or any("basis" in self.of(p) for p in params):
-            for block, indices in zip(scaling.blocks, blocks):
-                for i, U in zip(indices, torch.split(block.U, [sizes[i] for i in indices])):
-                    self._write(params[i], block, U)
+    def allocate(self, params: list[Tensor], layout: list[list[int]]) -> None:
+        """Null directions where there are none."""
+        if not self.blocks:
+            shapes, like = [real(p.detach()).shape for p in params], like_of(params)
+            self.layout = layout
+            self.blocks = [Directions.null(self.rank, [shapes[i] for i in block], like) for block in layout]
+
+    def install(self, params: list[Tensor], layout: list[list[int]], scaling: Scaling) -> None:
+        """Take P² into use."""
+        self.root = None if scaling.root is None else scaling.root.to(like_of(params).dtype, copy=True)
+        if scaling.directions or self.blocks:
+            self.allocate(params, layout)
+            for own, block in zip(self.blocks, scaling.blocks):
+                own.write(block)
         self.controller.directions = float(scaling.directions)
         self.controller.factor = scaling.factor
 
-    def _write(self, p: Tensor, block: Block, U: Tensor) -> None:
-        own, k = self.allocate(p), U.shape[1]
-        for name, small in (("gain", block.gain), ("values", block.values)):
-            own[name].zero_()[:k] = small.to(own[name])
-        own["basis"].zero_()[:k] = U.mT.reshape(k, *own["basis"].shape[1:]).to(own["basis"])
-
-    def scaling(self, params: list[Tensor], blocks: list[list[int]], like: Tensor) -> Scaling:
+    def scaling(self, params: list[Tensor], layout: list[list[int]]) -> Scaling:
         """P² as it is in use."""
-        roots = [self.of(p).get("root") for p in params]
-        root = None if any(r is None for r in roots) else torch.cat([r.reshape(-1) for r in roots if r is not None])
-        if not all("basis" in self.of(p) for p in params):
-            sizes = [sum(real(params[i].detach()).numel() for i in indices) for indices in blocks]
-            return identity(sizes, like, root)
-        found = []
-        for indices in blocks:
-            own = [self.of(params[i]) for i in indices]
-            keep = own[0]["gain"] != 0
-            U = torch.cat([o["basis"].reshape(self.rank, -1) for o in own], 1)[keep].mT
-            found.append(Block(U, own[0]["gain"][keep], own[0]["values"][keep]))
-        return Scaling(found, self.controller.factor, root)
+        if not self.blocks:
+            sizes = numbers(params)
+            return identity([sum(sizes[i] for i in block) for block in layout], like_of(params), self.root)
+        return Scaling([own.block() for own in self.blocks], self.controller.factor, self.root)
 
     # ---- checkpoints
 
-    def entries(self, p: Tensor) -> Tensors:
-        """What a checkpoint holds of a parameter."""
-        return {**{PREFIX + name: value for name, value in self.of(p).items()}, NUMBERS: self.controller.tensor()}
+    def entries(self, params: list[Tensor]) -> list[Entries]:
+        """What a checkpoint holds of each parameter: views, and the scalars with each."""
+        scalars = self.controller.tensor()
+        found: list[Entries] = [{NUMBERS: scalars} for _ in params]
+        for own, block in zip(self.blocks, self.layout):
+            for i, shape, rows in zip(block, own.shapes, torch.split(own.basis, own.sizes, dim=1)):
+                found[i] |= {PREFIX + "basis": rows.reshape(self.rank, *shape)}
+                found[i] |= {PREFIX + "gain": own.gain, PREFIX + "values": own.values}
+        flat = {"root": self.root, **self.means}
+        for name, vector in flat.items():
+            for i, part in enumerate([] if vector is None else torch.split(vector, numbers(params))):
+                found[i][PREFIX + name] = part.view(real(params[i].detach()).shape)
+        return found
 
-    def check(self, name: Any, p: Tensor, entries: Tensors) -> None:
+    def check(self, name: Any, p: Tensor, given: Entries) -> None:
         """Whether entries of a checkpoint fit a parameter: some of them, or none, as the run had come to need them."""
-        shape, small = tuple(real(p.detach()).shape), (self.rank,)
-        whole = {"basis": (*small, *shape), "gain": small, "values": small}
-        shapes = {
-            PREFIX + key: size for key, size in {**whole, **dict.fromkeys(("root", "recent", "lagging"), shape)}.items()
-        }
-        got = {key: tuple(value.shape) for key, value in entries.items() if key != NUMBERS}
-        if any(shapes.get(key) != size for key, size in got.items()):
+        shape = tuple(real(p.detach()).shape)
+        sizes = {"basis": (self.rank, *shape), "gain": (self.rank,), "values": (self.rank,)}
+        sizes |= dict.fromkeys(("root", *OF_ALL), shape)
+        got = {key[len(PREFIX) :]: tuple(value.shape) for key, value in given.items() if key != NUMBERS}
+        if any(sizes.get(key) != size for key, size in got.items()):
             raise ValueError(
-                f"state_dict: parameter {name} was saved with {got}, expected {shapes}; make the optimizer with the rank, "
+                f"state_dict: parameter {name} was saved with {got}, expected {sizes}; make the optimizer with the rank, "
                 "the base and the parameters that it was saved with"
             )
-        if NUMBERS in entries and ControllerState.of(entries[NUMBERS]).directions and PREFIX + "basis" not in entries:
+        if NUMBERS in given and ControllerState.of(given[NUMBERS]).directions and "basis" not in got:
             raise ValueError(
                 f"state_dict: the directions of parameter {name} are missing; before a distributed checkpoint is loaded, call "
                 "allocate(), so that there is room for them"
             )
 
-    def adopt(self, entries: dict[Tensor, Tensors]) -> None:
-        """Take copies of the entries of a checkpoint; parameters without any know nothing."""
+    def adopt(self, params: list[Tensor], layout: list[list[int]], entries: list[Entries]) -> None:
+        """Take copies of the entries of a checkpoint; with none at all, nothing is known."""
         self.reset()
-        for given in entries.values():
+        for given in entries:
             if NUMBERS in given:
                 self.controller = ControllerState.of(given[NUMBERS])
-        null = not self.controller.directions
-        for p, given in entries.items():
-            names = {key[len(PREFIX) :]: value for key, value in given.items() if key != NUMBERS}
-            for name, value in names.items():
-                if not (null and name in ("basis", "gain", "values")):  # there is nothing to hold
-                    dtype = small_dtype(p.device) if name in ("gain", "values") else wide(real(p.detach()))
-                    self.of(p)[name] = value.detach().to(p.device, dtype, copy=True)
+        found = {name: self._joined(name, params, entries) for name in ("root", *OF_ALL)}
+        self.root = found.pop("root")
+        self.means = {name: vector for name, vector in found.items() if vector is not None}
+        if self.controller.directions:
+            self.allocate(params, layout)
+            for own, block in zip(self.blocks, layout):
+                for name in SMALL:
+                    getattr(own, name).copy_(entries[block[0]][PREFIX + name])
+                rows = [entries[i][PREFIX + "basis"].reshape(self.rank, -1).to(own.basis) for i in block]
+                own.basis.copy_(torch.cat(rows, 1))
+
+    def _joined(self, name: str, params: list[Tensor], entries: list[Entries]) -> Tensor | None:
+        """A vector over all parameters, where each has its part."""
+        if not all(PREFIX + name in given for given in entries):
+            return None
+        like = like_of(params)
+        return torch.cat([given[PREFIX + name].detach().reshape(-1).to(like) for given in entries])
+
+
+def numbers(params: list[Tensor]) -> list[int]:
+    """Real numbers in each parameter."""
+    return [real(p.detach()).numel() for p in params]
+
+
+def like_of(params: list[Tensor]) -> Tensor:
+    """An empty tensor for flat vectors: single precision at the least, on the device of the first parameter."""
+    w = real(params[0].detach())
+    return w.new_empty(0, dtype=wide(w))
 
 
 def wide(w: Tensor) -> torch.dtype:
-    """The dtype of a parameter, single precision at the least."""
+    """The dtype of a tensor, single precision at the least."""
     return torch.promote_types(w.dtype, torch.float32)
 
 
-def parted(state: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Tensors]]:
+def parted(state: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Entries]]:
     """Entries of a checkpoint: the base's, and the wrapper's."""
     theirs, ours = {}, {}
     for name, entry in state.items():

@@ -10,7 +10,7 @@ from torch import Tensor
 from infhess._checks import small_dtype
 from infhess.lowrank.pages import room
 
-SLAB = 16384  # rows at a time: a product of so many is exact enough in single precision, and fits into the cache
+SLAB = 65536  # rows at a time: a product of so many is exact enough in single precision, and fits into the cache
 
 
 class Tall:

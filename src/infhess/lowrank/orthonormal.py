@@ -128,6 +128,8 @@ def _shifted(G: Tensor, mu: Tensor) -> Tensor:
 
 def _gram(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Tensor:
     """XᵀX of X = A R₁⁻¹R₂⁻¹…: products of slabs in the dtype `work`, their sum in double precision."""
+    if not factors and work == A.dtype:
+        return A.gram(A)
     m = A.shape[1]
     total = torch.zeros(m, m, dtype=small_dtype(A.device), device=A.device)
     for X in _slabs(A, factors, work):

@@ -12,7 +12,7 @@ from infhess.lowrank.orthonormal import basis, tall_qr, tall_svd
 from util import F64, close, randn
 
 F32 = torch.float32
-N, M = 20_000, 8  # more than one slab of rows
+N, M = 70_000, 8  # more than one slab of rows
 
 
 def of_condition(kappa, dtype=F64, rows=N, columns=M, seed=0):

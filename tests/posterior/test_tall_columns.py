@@ -8,7 +8,7 @@ import torch
 from infhess import CurvatureShaped, Isotropic, LowRank, Symmetric, condition
 from util import F64, close, randn
 
-N, M = 40_000, 6
+N, M = 70_000, 6
 
 
 def products(dtype, kappa=1.0):

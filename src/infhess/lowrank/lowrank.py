@@ -117,10 +117,10 @@ class LowRank(Operator):
         that is much shorter than its terms.
         """
         d = float(self.d) + damping
-        small, size = self._projected
-        eye = d * torch.eye(len(small)).to(small)
         if d == 0 or "_compressed" in self.__dict__:
             return None
+        small, size = self._projected
+        eye = d * torch.eye(len(small)).to(small)
         try:
             inside = regular_solve(small + eye, self.right.t(v), size + eye.abs(), LOST)
         except SingularError:

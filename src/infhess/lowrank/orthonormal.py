@@ -71,9 +71,10 @@ def tall_qr(A: Tensor) -> tuple[Tensor, Tensor]:
     each other, whose Gram matrix has no Cholesky factor even so, take the Householder QR, and so do few rows.
 
     >>> import torch
-    >>> Q, R = tall_qr(torch.tensor([[3.0], [4.0]]))
-    >>> Q.flatten().tolist(), R.tolist()
-    ([0.6000000238418579, 0.800000011920929], [[5.0]])
+    >>> A = torch.eye(3, 2).double() + 1
+    >>> Q, R = tall_qr(A)
+    >>> torch.allclose(Q @ R, A), torch.allclose(Q.mT @ Q, torch.eye(2).double())
+    (True, True)
     """
     columns, work = Tall(A), small_dtype(A.device)
     factors = _triangles(columns, work, -float("inf")) if len(A) > FEW else []
@@ -127,6 +128,8 @@ def _shifted(G: Tensor, mu: Tensor) -> Tensor:
 
 def _gram(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Tensor:
     """XᵀX of X = A R₁⁻¹R₂⁻¹…: products of slabs in the dtype `work`, their sum in double precision."""
+    if not factors and work == A.dtype:
+        return A.gram(A)
     m = A.shape[1]
     total = torch.zeros(m, m, dtype=small_dtype(A.device), device=A.device)
     for X in _slabs(A, factors, work):

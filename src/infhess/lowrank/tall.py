@@ -40,7 +40,7 @@ class Tall:
         return out[0] if c.ndim == 1 else out.mT
 
     def t(self, v: Tensor) -> Tensor:
-        """Aᵀ @ v for a long v (N,) or (N, k), in double precision: products of slabs, added up."""
+        """Aᵀ @ v for a long v (N,) or (N, k), in double precision."""
         return torch.cat([_product(block, v) for block in self.blocks])
 
     def slabs(self) -> Iterator[Tensor]:
@@ -67,11 +67,13 @@ class Tall:
 
 
 def _product(A: Tensor, v: Tensor) -> Tensor:
-    """Aᵀ @ v in double precision."""
+    """Aᵀ @ v, the sum over slabs in double precision where v is a block."""
     small = small_dtype(A.device)
-    if len(v) <= SLAB:
-        return (A.mT @ v).to(small)
-    total = torch.zeros(A.shape[1], *v.shape[1:], dtype=small, device=A.device)
-    for rows, part in zip(torch.split(A, SLAB), torch.split(v, SLAB)):
-        total += rows.mT @ part
-    return total
+    whole = len(v) // SLAB * SLAB if v.ndim == 2 else 0
+    rest: Tensor = (A[whole:].mT @ v[whole:]).to(small)
+    if not whole:
+        return rest
+    # One batched product: a loop over slabs would wake and wait for all threads at each of them.
+    slabs = A[:whole].reshape(-1, SLAB, A.shape[1]), v[:whole].reshape(-1, SLAB, v.shape[1])
+    total: Tensor = torch.bmm(slabs[0].mT, slabs[1]).to(small).sum(0)
+    return total + rest

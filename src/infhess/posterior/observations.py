@@ -23,8 +23,10 @@ class _Buffer:
         self.S, self.Y = room(capacity, S.shape[1], S), room(capacity, Y.shape[1], Y)
         self.used = len(S)
         for kept, given in ((self.S, S), (self.Y, Y)):
-            for rows, columns in zip(torch.split(kept[: self.used], SLAB, 1), torch.split(given, SLAB, 1)):
-                rows.copy_(columns)  # a slab at a time: a transpose of all is twice as slow
+            # A slab at a time where this is a transpose: that of all is twice as slow.
+            slab = given.shape[1] if given.stride(1) == 1 else SLAB
+            for rows, columns in zip(torch.split(kept[: self.used], slab, 1), torch.split(given, slab, 1)):
+                rows.copy_(columns)
             kept[self.used :] = 0  # so that the pages of a long row are there when the loop comes to it
 
 

@@ -18,7 +18,7 @@ LAYERS = [
     {"curvature"},
     {"pilot"},
     {"active"},
-    {"scaling"},
+    {"preconditioners"},
     {"spectra"},
     {"optim"},
     {"problems", "data"},

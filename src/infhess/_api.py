@@ -16,7 +16,7 @@ from infhess.posterior import (
     condition,
     load,
 )
-from infhess.scaling import NoCurvatureError, paper_preconditioner, preconditioner
+from infhess.preconditioners import NoCurvatureError, paper_preconditioner, preconditioner
 from infhess.spectra import Along, Estimate, Spectrum, largest, spectrum, spectrum_rounds, trace
 
 __all__ = [

@@ -108,7 +108,7 @@ def test_around_adamw_the_decay_stays_outside():
 
 
 def test_dense_reference_of_the_scaling():
-    from infhess.scaling import Block, Scaling
+    from infhess.preconditioners.scaling import Block, Scaling
 
     U = torch.linalg.qr(randn(6, 2)).Q
     gain, root = torch.tensor([0.9, 0.4], dtype=F64), randn(6, seed=1).abs() + 0.1

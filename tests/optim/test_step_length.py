@@ -9,14 +9,14 @@ from torch import nn
 import infhess
 from infhess.curvature.batch_source import Hessian
 from infhess.optim.controllers.step_length import backtracked
-from infhess.scaling import identity
+from infhess.preconditioners.scaling import identity
 from util import F64, close, randn, spectrum
 
 
 @pytest.mark.parametrize("iterations", [1, 3, 6])
 def test_lanczos_is_a_lower_bound_that_reaches_the_largest_eigenvalue(iterations):
     from infhess.optim.controllers.step_length import largest
-    from infhess.scaling import identity
+    from infhess.preconditioners.scaling import identity
 
     A = spectrum([9.0, 5.0, 2.0, 1.0, 0.5, -3.0])
     w = nn.Parameter(randn(6))

@@ -24,7 +24,10 @@ from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.controllers.measured import FRESH, Step, measured_step
 from infhess.optim.distributed import world_size
 from infhess.optim.preconditioning.apply import fits
-from infhess.optim.preconditioning.build import (
+from infhess.optim.preconditioning.layers import BLOCKS
+from infhess.optim.reports import Report
+from infhess.optim.wrapper import Wrapper
+from infhess.preconditioners.build import (
     POINTS_A_DIRECTION,
     Estimate,
     layered,
@@ -33,10 +36,7 @@ from infhess.optim.preconditioning.build import (
     pooled,
     read_pool,
 )
-from infhess.optim.preconditioning.layers import BLOCKS
-from infhess.optim.reports import Report
-from infhess.optim.wrapper import Wrapper
-from infhess.scaling import Scaling
+from infhess.preconditioners.scaling import Scaling
 
 METHODS = ("curvature", "paper")
 STEP_LENGTHS = ("measured", "paper", "keep")

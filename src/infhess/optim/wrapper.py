@@ -20,7 +20,7 @@ from infhess.optim.preconditioning.apply import inside, preconditioned, redirect
 from infhess.optim.preconditioning.directions import PREFIX, PreconditionerState, like_of, parted
 from infhess.optim.preconditioning.drift import Drift
 from infhess.optim.preconditioning.layers import blocks_of
-from infhess.scaling import Scaling
+from infhess.preconditioners.scaling import Scaling
 
 # The most numbers that the directions take by default: 1 GiB in single precision.
 LARGEST_BASIS = 2**28

@@ -16,7 +16,7 @@ from infhess.curvature.flat import dense, real
 from infhess.optim.base_optimizers import divisor, sqrt_scaling
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.directions import like_of
-from infhess.scaling import Scaling
+from infhess.preconditioners.scaling import Scaling
 
 # Gradients so many times longer than those of the loss were scaled by something.
 SCALED = 100.0

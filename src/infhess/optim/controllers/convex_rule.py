@@ -9,8 +9,8 @@ from infhess.optim.base_optimizers import decay
 from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.controllers.noise import count_noise_dominated
 from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest
-from infhess.optim.preconditioning.build import blocked
-from infhess.scaling import Scaling, identity
+from infhess.preconditioners.build import blocked
+from infhess.preconditioners.scaling import Scaling, identity
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest
-from infhess.scaling import Scaling
+from infhess.preconditioners.scaling import Scaling
 
 # Fresh batches that a step is measured on, and power iterations on each.
 FRESH, ITERATIONS = 4, 6

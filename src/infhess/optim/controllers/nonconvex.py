@@ -19,7 +19,7 @@ from infhess.optim.rate.kalman import filtered
 from infhess.optim.rate.probe import dot
 from infhess.optim.rate.settings import FILTER
 from infhess.optim.rate.settings import NONCONVEX as RULE
-from infhess.scaling import Scaling, identity
+from infhess.preconditioners.scaling import Scaling, identity
 
 
 class Seen(NamedTuple):

@@ -13,7 +13,7 @@ from infhess.curvature.batches import Batch
 from infhess.curvature.flat import shifted
 from infhess.curvature.local import Local
 from infhess.optim.rate.probe import dot
-from infhess.scaling import Scaling
+from infhess.preconditioners.scaling import Scaling
 
 # Curvature below minus this share of the largest is no rounding, and no convex loss.
 NEGATIVE = 1e-3

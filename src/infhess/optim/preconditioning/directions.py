@@ -11,7 +11,7 @@ from torch import Tensor
 from infhess._checks import small_dtype
 from infhess.curvature.flat import real
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.scaling import Block, Scaling, identity
+from infhess.preconditioners.scaling import Block, Scaling, identity
 
 PREFIX = "curvature_"
 NUMBERS = PREFIX + "numbers"

@@ -12,10 +12,18 @@ from infhess.active import block_steps, newton_direction, residual_direction
 from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch, joined, part_of, size_of
 from infhess.curvature.source import Source
-from infhess.optim.preconditioning.pool import Blockwise, Pool, ScaledSource
 from infhess.pilot import paper_layer_pilot, paper_pilot
 from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior, condition
-from infhess.scaling import Block, NoCurvatureError, Scaling, identity, paper_block, positive_eigenpairs, ridge
+from infhess.preconditioners.pool import Blockwise, Pool, ScaledSource
+from infhess.preconditioners.scaling import (
+    Block,
+    NoCurvatureError,
+    Scaling,
+    identity,
+    paper_block,
+    positive_eigenpairs,
+    ridge,
+)
 
 # Points of the pool for each direction: 1,024 at rank 32, from prototypes on SARCOS and MNIST.
 POINTS_A_DIRECTION = 32

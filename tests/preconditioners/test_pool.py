@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import infhess
-from infhess.optim.preconditioning.pool import Blockwise, Pool, ScaledSource
+from infhess.preconditioners.pool import Blockwise, Pool, ScaledSource
 from observing import least_squares
 from util import F64, close, randn, spd
 

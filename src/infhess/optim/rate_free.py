@@ -6,7 +6,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -17,19 +16,15 @@ from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import dense, length, real
-from infhess.curvature.local import DoubleBackwardError
 from infhess.optim.averaging.averaged import Averaging, Group, Loss
 from infhess.optim.checkpoint import Scalars
-from infhess.optim.distributed import all_reduce_mean, any_process, world_size
 from infhess.optim.rate.probe import Probe, Reading, wide
+from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.rate.settings import RATE_FREE
 from infhess.optim.reports import Rate, RateReport
 from infhess.optim.scalings.diagonal import ahead, directions
 
-# A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read anew.
-CHANGED = 1e-4
-BLIND = Reading(math.nan, math.nan, math.nan)
 # Steps so many times shorter than their bound by |w| leave |w| much as it is for so many steps.
 FAR, SIZE_HOLDS = 4.0, 16
 PLAIN = (torch.float32, torch.float64)
@@ -95,15 +90,13 @@ class RateFree(Averaging):
             if not 0 <= finite_number(beta, "betas") < 1:
                 raise ValueError(f"betas: expected two numbers from 0 to below 1, got {betas}")
         defaults = {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "eps": eps, "maximize": maximize}
-        self._rate_state = RateState()
-        self._reset_probe()
+        self._prober = Prober()
         self._reset_size()
         super().__init__(params, defaults)
 
-    def _reset_probe(self) -> None:
-        """Nothing observed since the last step."""
-        self._probe: Probe | None = None
-        self._micro_batches = 0
+    @property
+    def _rate_state(self) -> RateState:
+        return self._prober.state
 
     def _reset_size(self) -> None:
         """|w| is to be measured at the next step."""
@@ -136,71 +129,33 @@ class RateFree(Averaging):
         """
         self._outside("observe")
         state, started = self._rate_state, time.perf_counter()
-        state.observed_at = state.steps + 1
-        self._micro_batches += 1
-        due = state.due
-        if due:
-            state.observed += size_of(batch) if points is None else count(points, "points")
-        # Micro-batches come in equal numbers: the probe is of the last one, when the gradient is complete.
-        if not due or self._micro_batches != state.micro_batches:
+        if not self._prober.expects(lambda: size_of(batch) if points is None else count(points, "points")):
             self._keep(loss, batch)
             return None
         masks = generator or torch.Generator().manual_seed(int(state.steps))  # others at each probe
         source = Hessian(loss, self._params(), [batch], products=products, points=points, generator=masks)
         before = state.allowed
-        notes = self._probe_curvature(source, batch)
+        notes = self._prober.begin(source, batch, self._read)
         self._keep(loss, batch)
         notes, seconds = (*notes, *state.diagnostics(before)), time.perf_counter() - started
         return RateReport(self.rate, state.allowed, source.products, source.product_points, seconds, notes)
 
-    def _probe_curvature(self, source: Hessian, batch: Batch) -> tuple[str, ...]:
-        """One probe. One that fails changes nothing; the first has to tell something."""
-        state, failure, device = self._rate_state, None, self._params()[0].device
-        self._before = copy(state)
-        try:
-            self._probe = Probe(source, batch)
-            self._norms = self._probe.local.watch.norms
-            for p in self._probe.params:
-                if p not in self.state:  # frozen until now
-                    self.state[p] = self._fresh(p)
-        except ValueError as error:
-            failure = error
-        reading = BLIND
-        if not any_process(failure is not None, device):
-            try:
-                reading = self._read()
-            except DoubleBackwardError as error:
-                failure = error
-        state.probed()
-        if failure is not None and (isinstance(failure, DoubleBackwardError) or math.isnan(state.log_rate)):
-            self._reset_probe()
-            raise failure
-        if failure is None and math.isnan(reading.log_ratio):
-            failure = ValueError("there was no gradient, or no curvature along it, on this batch")
-        return () if failure is None else (f"a curvature probe was skipped: {failure}",)
-
-    @torch.no_grad()
-    def _read(self) -> Reading:
-        """Read the probe along the gradient as it stands, and follow what it says."""
-        probe, state = self._probe, self._rate_state
-        assert probe is not None
-        state.count_points(all_reduce_mean([state.observed], probe.params[0].device)[0] * world_size())
+    def _read(self, probe: Probe) -> Reading:
+        """A probe along Dg, with what `.grad` holds and D as the coming step will have it."""
+        state, self._norms = self._rate_state, probe.local.watch.norms
+        for p in probe.params:
+            if p not in self.state:  # frozen until now
+                self.state[p] = self._fresh(p)
         g = self._gradient(probe)
         scale = length([g]) / max(sum(x.numel() for x in g), 1) ** 0.5
         state.gradient = scale if 0 < scale < math.inf else state.gradient
-        accumulated = self._micro_batches > 1 or not probe.source.split
         groups = {p: group for group in self.param_groups for p in group["params"]}
 
         def scaled(i: int, x: Tensor) -> Tensor:
             group = groups[probe.params[i]]
             return ahead(self.state[probe.params[i]], group["betas"][1], self._eps(group), g[i], x)
 
-        reading = probe.read(g, scaled, accumulated=accumulated)
-        self._probed_length = reading.gradient
-        state.begin(length([[real(w.detach()) for w in probe.params]]), reading.direction)
-        if not math.isnan(reading.log_ratio):
-            state.see(reading.log_ratio)
-        return reading
+        return probe.read(g, scaled, accumulated=self._prober.micro_batches > 1 or not probe.source.split)
 
     def _gradient(self, probe: Probe) -> list[Tensor]:
         """What `.grad` holds of each probed parameter; the batch's own gradient before there is any."""
@@ -235,7 +190,7 @@ class RateFree(Averaging):
             return
         self._check_observed()
         gradient = length([part.grads for part in live])
-        self._finish_probe(gradient)
+        self._prober.finish(gradient, self._read)
         state = self._rate_state
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip()
@@ -268,19 +223,6 @@ class RateFree(Averaging):
         if not far or self._size_age >= SIZE_HOLDS:
             self._size, self._size_age = length([[real(p.detach()) for p in part.params] for part in live]), 0
         return self._size
-
-    def _finish_probe(self, gradient: float) -> None:
-        """Read the probe anew where the gradient is not the one that was probed: clipped, unscaled or added to since."""
-        changed = self._probe is not None and not abs(gradient - self._probed_length) <= CHANGED * gradient
-        if changed and math.isfinite(gradient):
-            state = self._before
-            state.observed, state.observed_at = self._rate_state.observed, self._rate_state.observed_at
-            self._rate_state = state
-            self._read()
-            state.probed()
-        if self._micro_batches:
-            self._rate_state.micro_batches = float(self._micro_batches)
-        self._reset_probe()
 
     def _check_observed(self) -> None:
         state, every = self._rate_state, 2 * RATE_FREE.every
@@ -333,15 +275,13 @@ class RateFree(Averaging):
     def _take_scalars(self, numbers: Tensor, *, check: bool = False) -> None:
         found = RateState.of(numbers)
         if not check:
-            self._rate_state = found
-            self._reset_probe()
+            self._prober = Prober(found)
             self._reset_size()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_rate_state": self._rate_state}
+        return {**super().__getstate__(), "_prober": Prober(self._rate_state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._reset_probe()
         self._reset_size()
         super().__setstate__(state)
 

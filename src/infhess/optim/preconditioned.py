@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,25 +17,15 @@ from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
 from infhess.lowrank import Operator
-from infhess.optim.base_optimizers import decay, moved, rate_is_known, sqrt_scaling
+from infhess.optim.base_optimizers import rate_is_known
 from infhess.optim.controllers import switch
 from infhess.optim.controllers.context import Context, Decision
-from infhess.optim.controllers.measured import FRESH, Step, measured_step
 from infhess.optim.distributed import world_size
 from infhess.optim.preconditioning.apply import fits
 from infhess.optim.preconditioning.layers import BLOCKS
 from infhess.optim.reports import Report
+from infhess.optim.updates import Update
 from infhess.optim.wrapper import Wrapper
-from infhess.preconditioners.build import (
-    POINTS_A_DIRECTION,
-    Estimate,
-    layered,
-    paper,
-    paper_layers,
-    pooled,
-    read_pool,
-)
-from infhess.preconditioners.scaling import Scaling
 
 METHODS = ("curvature", "paper")
 STEP_LENGTHS = ("measured", "paper", "keep")
@@ -147,8 +136,11 @@ class Preconditioned(Wrapper):
         """
         started = time.perf_counter()
         source = self._source(loss, batches, split, products, generator)
-        found = self._estimated(source)
-        step = self._step_of(source, found)
+        if self.step_length == "measured" and rate_is_known(self.base):
+            self._check_rates()
+        update = self._update()
+        found = update.estimate(source)
+        step = update.step(source, found)
         self._install(step.scaling)
         self._state.step, self._state.limit = step.step, step.limit
         self._state.start_over()
@@ -304,57 +296,11 @@ class Preconditioned(Wrapper):
             minimised, self._params(), batches, products=products, split=split, points=points, generator=generator
         )
 
-    def _estimated(self, source: Hessian) -> Estimate:
-        sizes, rank = self._sizes(), min(self.rank, source.size)
-        if self.method == "paper":
-            if self.blocks == "layer":
-                return paper_layers(source, sizes, rank, self.steps or max(5, rank))
-            return paper(source, rank, self.steps or max(16, rank))
-        root = self._root(source)
-        if self.blocks == "layer":
-            return layered(source, sizes, rank, self.steps or rank, root)
-        steps = self.steps or rank
-        return pooled(source, read_pool(source, POINTS_A_DIRECTION * steps), rank, steps, root)
-
-    def _sizes(self) -> list[int]:
-        """Numbers in each block."""
+    def _update(self) -> Update:
         params = self._params()
-        return [sum(real(params[i].detach()).numel() for i in block) for block in self._blocks()]
-
-    def _root(self, source: Hessian) -> Tensor | None:
-        """The root of the base's own scaling; before its first step, from the squares of a few gradients."""
-        if not self._adaptive:
-            return None
-        if all(moved(self.state.get(p, {})) for p in self._params()):
-            return sqrt_scaling(self.base, source.like)
-        squares = source.like.new_zeros(source.size)
-        for _ in range(FRESH):
-            squares += source.gradient().square() / FRESH
-        return sqrt_scaling(self.base, source.like, squares)
-
-    def _step_of(self, source: Hessian, found: Estimate) -> Step:
-        """The step of the chosen kind, and P² with the factor that goes with it."""
-        scaling = found.scaling
-        if self.step_length == "keep":
-            plain = self.method == "paper" or self._adaptive  # Adam's own rate is for gradients of its own scale
-            return Step(replace(scaling, factor=1.0) if plain else scaling, math.nan)
-        if self.step_length == "paper":
-            return self._paper_step(scaling, found)
-        if not rate_is_known(self.base):
-            kept = f"{type(self.base).__name__} keeps its rate, which does not multiply a known scaling of gradients"
-            return Step(replace(scaling, factor=1.0), math.nan, math.inf, (kept,))
-        self._check_rates()
-        w = source.flat.pack([p.detach() for p in source.flat.live])
-        return measured_step(source, scaling, self._state, w, decay(self.base, scaling.root))
-
-    def _paper_step(self, scaling: Scaling, found: Estimate) -> Step:
-        """α² times the base's rate, α² = Σ₁/Σ_k; or 1/b0 for the paper's layers."""
-        if not math.isnan(found.step):
-            return Step(scaling, found.step)
-        alpha2 = scaling.factor if self.method == "paper" else float(found.values[0]) * scaling.factor
-        if self._adaptive:
-            return Step(replace(scaling, factor=1.0), alpha2 * self._state.base_rate)
-        return Step(replace(scaling, factor=alpha2), math.nan)
+        sizes = [sum(real(params[i].detach()).numel() for i in block) for block in self._blocks()]
+        rank = min(self.rank, sum(sizes))
+        return Update(self.base, self._state, sizes, rank, self.blocks, self.method, self.step_length, self.steps)
 
     def _check_rates(self) -> None:
         if not self._state.base_rate > 0:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite
+from infhess._drain import drains
 from infhess._precision import full_precision
 from infhess.curvature import Source, as_source
 from infhess.lowrank import Tall
@@ -31,41 +32,6 @@ class State(NamedTuple):
 
 
 @full_precision
-def infer(
-    source: Any,
-    steps: int = 16,
-    *,
-    method: str = "curvature",
-    prior: Prior | None = None,
-    generator: torch.Generator | None = None,
-) -> Posterior:
-    """A posterior over the matrix behind a source, from `steps` products along actively chosen directions.
-
-    Args:
-        source: a source of products and gradients (`Products`, `Hessian`, …), or a square matrix with `@`.
-        steps: the number of products. Fewer are taken where the gradient holds nothing new.
-        method: "curvature", the library's best, or "paper", as printed.
-        prior: in the place of the method's own: `CurvatureShaped()`, or what the pilot batches of the paper suggest.
-        generator: for the random vectors that stand for gradients where the source is a matrix.
-
-    >>> import torch
-    >>> from infhess.curvature import Products
-    >>> g = torch.Generator().manual_seed(0)
-    >>> A = torch.diag(torch.tensor([9.0, 4.0, 1.0, 0.1]))
-    >>> posterior = infer(Products(A, generator=g), steps=4)
-    >>> posterior.eigh(2).values.round().tolist()
-    [9.0, 4.0]
-
-    """
-    posterior = None
-    for state in infer_steps(source, steps, method=method, prior=prior, generator=generator):
-        posterior = state.posterior
-    if posterior is None:
-        raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")
-    return posterior
-
-
-@full_precision
 def infer_steps(
     source: Any,
     steps: int = 16,
@@ -82,6 +48,35 @@ def infer_steps(
     if method == "paper" and prior is not None and (type(prior) is not Isotropic or prior.mean == 0):
         raise TypeError(f'prior: method="paper" takes Isotropic with a mean other than 0, got {prior}')
     return (_paper if method == "paper" else _curvature)(source, steps, prior)
+
+
+@full_precision
+@drains(infer_steps)
+def infer(_states: Iterator[State]) -> Posterior:
+    """A posterior over the matrix behind a source, from `steps` products along actively chosen directions.
+
+    Args:
+        source: a source of products and gradients (`Products`, `Hessian`, …), or a square matrix with `@`.
+        steps: the number of products. Fewer are taken where the gradient holds nothing new.
+        method: "curvature", the library's best, or "paper", as printed.
+        prior: instead of the method's own: `CurvatureShaped()`, or what the pilot batches of the paper suggest.
+        generator: for the random vectors that stand for gradients where the source is a matrix.
+
+    >>> import torch
+    >>> from infhess.curvature import Products
+    >>> g = torch.Generator().manual_seed(0)
+    >>> A = torch.diag(torch.tensor([9.0, 4.0, 1.0, 0.1]))
+    >>> posterior = infer(Products(A, generator=g), steps=4)
+    >>> posterior.eigh(2).values.round().tolist()
+    [9.0, 4.0]
+
+    """
+    posterior = None
+    for state in _states:
+        posterior = state.posterior
+    if posterior is None:
+        raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")
+    return posterior
 
 
 def _paper(source: Source, steps: int, prior: Prior | None) -> Iterator[State]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite_number, generator_on
+from infhess._drain import drains
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import BatchSource, Source, as_source
@@ -104,39 +105,6 @@ class Spectrum:
 
 
 @full_precision
-def spectrum(
-    source: Any,
-    k: int = 10,
-    rtol: float | None = None,
-    *,
-    points: int | None = None,
-    directions: int | None = None,
-    budget: int | None = None,
-    generator: torch.Generator | None = None,
-) -> Spectrum:
-    """The k largest eigenvalues of the full-data matrix behind a source, with error bars.
-
-    Args:
-        source: `Hessian`, `GaussNewton`, `Products`, or a square matrix with `@`.
-        k: how many.
-        rtol: go on, with more data a direction, until all 95 % intervals are narrower than ± rtol of their value.
-        points: fresh data points a direction, rounded up to whole batches; by default 128, and two batches.
-        directions: how many; by default 2k + 6 to 4k + 16, as many as the top k values need.
-        budget: with `rtol`, no further round where it would read more data points (products, for a source without data)
-            than this in all; a million by default.
-        generator: for the random start.
-
-    >>> import torch
-    >>> s = spectrum(torch.diag(torch.arange(1.0, 31.0)), k=2)
-    >>> s.values.round().tolist()
-    [30.0, 29.0]
-
-    """
-    rounds = spectrum_rounds(source, k, rtol, points=points, directions=directions, budget=budget, generator=generator)
-    return list(rounds)[-1]
-
-
-@full_precision
 def spectrum_rounds(
     source: Any,
     k: int = 10,
@@ -160,6 +128,30 @@ def spectrum_rounds(
     if span[1] < k:
         raise ValueError(f"directions: expected at least k = {k}, got {directions}")
     return _rounds(source, k, rtol, most, data, span, start)
+
+
+@full_precision
+@drains(spectrum_rounds)
+def spectrum(_found: Iterator[Spectrum]) -> Spectrum:
+    """The k largest eigenvalues of the full-data matrix behind a source, with error bars.
+
+    Args:
+        source: `Hessian`, `GaussNewton`, `Products`, or a square matrix with `@`.
+        k: how many.
+        rtol: go on, with more data a direction, until all 95 % intervals are narrower than ± rtol of their value.
+        points: fresh data points a direction, rounded up to whole batches; by default 128, and two batches.
+        directions: how many; by default 2k + 6 to 4k + 16, as many as the top k values need.
+        budget: with `rtol`, no further round where it would read more data points (products, for a source without data)
+            than this in all; a million by default.
+        generator: for the random start.
+
+    >>> import torch
+    >>> s = spectrum(torch.diag(torch.arange(1.0, 31.0)), k=2)
+    >>> s.values.round().tolist()
+    [30.0, 29.0]
+
+    """
+    return list(_found)[-1]
 
 
 def _rounds(

@@ -22,6 +22,7 @@ LAYERS = [
     {"spectra"},
     {"optim"},
     {"problems", "data"},
+    {"harness"},
     {"experiments", "bench"},
     {"cli", "__main__"},
 ]

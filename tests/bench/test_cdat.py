@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from infhess.bench.cdat import Cdat
-from infhess.problems.deep import NetProblem
-from infhess.problems.shuffled import Reading, Shuffled
+from infhess.problems.net_problems import NetProblem
+from infhess.problems.shuffled import CountedStream, Shuffled
 
 
 def test_cdat_is_the_published_rule():
@@ -17,7 +17,7 @@ def test_cdat_is_the_published_rule():
         lambda: nn.Linear(3, 1, bias=False), lambda: ((x, y), (x, y)), nn.functional.mse_loss, batch=30
     )
     torch.manual_seed(1)
-    run = Cdat(problem, Reading(Shuffled(problem.data, 30, torch.Generator().manual_seed(0))))
+    run = Cdat(problem, CountedStream(Shuffled(problem.data, 30, torch.Generator().manual_seed(0))))
     w, H = run.model.weight.detach().clone()[0], 2 * x.mT @ x / 30
     m = v = torch.zeros(3)
     above = below = 0.0

@@ -7,8 +7,8 @@ import torch
 
 from convex_cases import small
 from infhess.bench.sketchy import Sketchy, inverse, nystrom
-from infhess.problems.convex import logistic
-from infhess.problems.shuffled import Reading, Shuffled
+from infhess.problems.convex_problems import logistic
+from infhess.problems.shuffled import CountedStream, Shuffled
 
 F64 = torch.float64
 
@@ -16,7 +16,7 @@ F64 = torch.float64
 def sketchy(rank, rho, problem=None):
     problem = problem or small()
     torch.manual_seed(0)
-    reading = Reading(Shuffled(problem.data, 300, torch.Generator().manual_seed(0)))
+    reading = CountedStream(Shuffled(problem.data, 300, torch.Generator().manual_seed(0)))
     run = Sketchy(problem, reading, rank, rho)
     run.points = 300  # all of the data in each sketch
     return problem, run
@@ -56,7 +56,7 @@ def test_its_first_step_is_the_published_rule():
 
 def test_it_looks_again_each_epoch_unless_the_loss_is_quadratic():
     for problem, times in ((small(), 1), (small(logistic, l2=1e-2), 3)):
-        reading = Reading(Shuffled(problem.data, 20, torch.Generator().manual_seed(0)))
+        reading = CountedStream(Shuffled(problem.data, 20, torch.Generator().manual_seed(0)))
         run, looks = Sketchy(problem, reading, 4, 0.1), []
         estimate = run.estimate
         run.estimate = lambda looks=looks, estimate=estimate: (looks.append(1), estimate())

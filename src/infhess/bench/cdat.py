@@ -1,4 +1,4 @@
-"""CDAT (Roulet et al. 2024), from its paper: the step at the edge of stability along Adam's direction, a product a step."""
+"""CDAT (Roulet et al. 2024), from its paper: the step at the edge of stability along Adam's direction, one product per step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from infhess.curvature import Hessian
-from infhess.experiments.training import Problem
-from infhess.problems.shuffled import Reading
+from infhess.harness.training import Problem
+from infhess.problems.shuffled import CountedStream
 
 # η = σ ⟨gᵀu⟩ / ⟨|uᵀHu|⟩, with moving averages.
 SIGMA, SMOOTHING, BETAS, EPS = 2.0, 0.9, (0.9, 0.999), 1e-8
@@ -16,8 +16,8 @@ SIGMA, SMOOTHING, BETAS, EPS = 2.0, 0.9, (0.9, 0.999), 1e-8
 class Cdat:
     """w −= η u with u = m̂/√v̂ of Adam, and η = 2 gᵀu/uᵀHu, both sides averaged over time."""
 
-    def __init__(self, problem: Problem, reading: Reading) -> None:
-        self.model, self.reading, self.products = problem.model(), reading, 0
+    def __init__(self, problem: Problem, stream: CountedStream) -> None:
+        self.model, self.stream, self.products = problem.model(), stream, 0
         self.models: dict[str, nn.Module] = {"": self.model}
         self.loss, self.params = problem.loss(self.model), list(self.model.parameters())
         n = sum(p.numel() for p in self.params)
@@ -26,7 +26,7 @@ class Cdat:
 
     def step(self) -> None:
         """Gradient and product of one batch."""
-        batch = next(self.reading)
+        batch = next(self.stream)
         source = Hessian(self.loss, self.params, [batch])
         local = source.local(batch)
         g = local.gradient()

@@ -1,17 +1,18 @@
-"""Runs of nets by their ends, and what was aimed at beside what came."""
+"""Runs of nets by their ends, and the targets beside what was measured."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 
-from infhess.bench.deep import EXPERIMENT, RATE, RATES, STARTS, UNITS
-from infhess.bench.deep_peers import ADAM, AROUND, OURS, SCHEDULE_FREE, SGD
-from infhess.bench.inference import Target, at_most
-from infhess.experiments.curves import Curves, listed
-from infhess.experiments.rows import Row
-from infhess.problems.deep import NetProblem, net_problem
+from infhess.bench.deep_baselines import ADAM, AROUND, NO_RATE, SCHEDULE_FREE, SGD
+from infhess.bench.deep_bench import EXPERIMENT, RATES, STARTS, UNITS
+from infhess.harness.curves import Curves, listed
+from infhess.harness.rows import Row
+from infhess.harness.tables import Target, at_most
+from infhess.harness.training import RATE
+from infhess.problems.net_problems import NetProblem, net_problem
 
 # Runs of so many steps are long enough for the bound on extra cost.
 LONG, EXTRA = 1000, 0.06
@@ -28,7 +29,7 @@ class Nets:
         self.problems = list(dict.fromkeys(r.problem for r in self.curves.rows))
 
     def runs(self, name: str, method: str) -> list[list[Row]]:
-        """One list of rows a seed."""
+        """One list of rows per seed."""
         return self.curves.runs(name, method, net_problem(name).batch)
 
     def methods(self, name: str) -> list[str]:
@@ -41,21 +42,29 @@ class Nets:
 
     def objective(self, name: str, method: str) -> float:
         """At the end, the mean over seeds; infinite where a run was lost, NaN where there is none."""
-        ends = self.ends(name, method)
-        return fmean(r.loss for r in ends) if ends else math.nan
+        return mean_of(r.loss for r in self.ends(name, method))
 
     def tested(self, name: str, method: str) -> float:
         """The test loss, likewise."""
-        ends = self.ends(name, method)
-        return fmean(r.metric for r in ends) if ends else math.nan
+        return mean_of(r.metric for r in self.ends(name, method))
 
     def first(self, name: str) -> float:
         """The objective at the first row of a run, whatever the method: all begin with the same weights."""
         return self.runs(name, self.methods(name)[0])[0][0].loss
 
+    def from_rates(self, name: str, base: str) -> list[list[Row]]:
+        """The ends of runs around a base, by the rate that it was made with."""
+        return [self.of(STARTS, name, f"{AROUND[base]}, from {rate:g}") for rate in RATES]
+
     def of(self, experiment: str, name: str, method: str) -> list[Row]:
-        """Rows of another experiment, one a seed."""
+        """Rows of another experiment, one per seed."""
         return [r for r in self.rows if (r.experiment, r.problem, r.method) == (experiment, name, method)]
+
+
+def mean_of(values: Iterable[float]) -> float:
+    """NaN where there are none."""
+    found = list(values)
+    return fmean(found) if found else math.nan
 
 
 def noise(found: Sequence[Sequence[Row]]) -> float:
@@ -65,12 +74,12 @@ def noise(found: Sequence[Sequence[Row]]) -> float:
 
 
 def targets(nets: Nets) -> list[Target]:
-    """What was aimed at, and what came."""
+    """The goals, and what was measured."""
     found = []
     for what, measure in (("training objective", nets.objective), ("test loss", nets.tested)):
         for rival, bound in ((ADAM, 0), (SCHEDULE_FREE, 1)):
-            both = [n for n in nets.problems if {OURS, rival} <= set(nets.methods(n))]
-            behind = [n for n in both if not measure(n, OURS) < measure(n, rival)]
+            both = [n for n in nets.problems if {NO_RATE, rival} <= set(nets.methods(n))]
+            behind = [n for n in both if not measure(n, NO_RATE) < measure(n, rival)]
             title = f"problems of {len(both)} where RateFree is behind {rival}'s default in {what}"
             found += [_none_of(title, behind, bound)] if both else []
     return [*found, *_costs(nets), *_units(nets), *_starts(nets)]
@@ -81,15 +90,15 @@ def _none_of(what: str, names: Sequence[str], most: int = 0) -> Target:
 
 
 def _costs(nets: Nets) -> list[Target]:
-    """In long runs: products at their price over gradients, and seconds a data point over those of Adam."""
+    """In long runs: products at their price over gradients, and seconds per data point over those of Adam."""
     found = []
     for name in nets.problems:
-        ours, adam = nets.ends(name, OURS), nets.ends(name, ADAM)
-        if not (ours and adam) or not all(r.data_points >= LONG * r.batch_size for r in adam):
+        mine, adam = nets.ends(name, NO_RATE), nets.ends(name, ADAM)
+        if not (mine and adam) or not all(r.data_points >= LONG * r.batch_size for r in adam):
             continue
-        extra = fmean(NetProblem.price * r.products * r.batch_size / r.data_points for r in ours)
+        extra = fmean(NetProblem.price * r.products * r.batch_size / r.data_points for r in mine)
         found.append(at_most(f"{name}: extra gradients of RateFree", extra, EXTRA))
-        seconds = fmean(r.seconds / r.data_points for r in ours) / fmean(r.seconds / r.data_points for r in adam) - 1
+        seconds = fmean(r.seconds / r.data_points for r in mine) / fmean(r.seconds / r.data_points for r in adam) - 1
         found.append(at_most(f"{name}: extra seconds of RateFree over Adam", seconds, EXTRA))
     return found
 
@@ -113,10 +122,8 @@ def _starts(nets: Nets) -> list[Target]:
     """From any rate: none lost, rates within the noise of seeds, and level with the rival."""
     found = []
     for base, rival in RIVALS.items():
-        rows = {n: [nets.of(STARTS, n, f"{AROUND[base]}, from {rate:g}") for rate in RATES] for n in nets.problems}
-        rows = {
-            n: runs for n, runs in rows.items() if all(len(run) > 1 for run in runs)
-        }  # one seed tells nothing of noise
+        rows = {n: nets.from_rates(n, base) for n in nets.problems}
+        rows = {n: runs for n, runs in rows.items() if all(len(run) > 1 for run in runs)}  # one seed has no noise
         if not rows:
             continue
         lost = sum(not r.loss < nets.first(n) for n, runs in rows.items() for run in runs for r in run)

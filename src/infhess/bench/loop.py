@@ -1,4 +1,4 @@
-"""The inference loop as it is timed and weighed: a source that keeps its own time, and the two methods."""
+"""The inference loop as it is timed and weighed: a source with a clock of its own, and the two methods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infhess.active import infer_steps
 from infhess.curvature import Products
 from infhess.posterior import Isotropic
 
-STEPS, FLOAT = 16, 4
+STEPS = 16
 PRIOR = Isotropic(mean=1.0, scale=1.0, noise=0.1)
 
 
@@ -48,7 +48,7 @@ class Clocked:
 
 
 def methods() -> dict[str, Callable[[Products], Iterator[Any]]]:
-    """Our two methods; the paper's with its prior given, so that the pilot is not part of the loop."""
+    """The two methods of infhess; the paper's with its prior given, so that the pilot is not part of the loop."""
     return {
         "paper": lambda source: infer_steps(source, STEPS, method="paper", prior=PRIOR),
         "curvature": lambda source: infer_steps(source, STEPS),

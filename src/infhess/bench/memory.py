@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infhess.bench.loop import FLOAT, Clocked, methods
+from infhess.bench.loop import Clocked, methods
+from infhess.harness.timing import FLOAT
 
 
 def peak_in_new_process(method: str, size: int, seed: int) -> float:

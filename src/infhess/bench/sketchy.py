@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from infhess.curvature import Hessian
-from infhess.experiments.training import Method
-from infhess.problems.convex import ConvexProblem, squares
-from infhess.problems.shuffled import Reading
+from infhess.harness.training import AVERAGED, Method
+from infhess.problems.convex_problems import ConvexProblem, squares
+from infhess.problems.shuffled import CountedStream
 
 POWER_ITERATIONS, ALPHA = 10, 0.5
 
@@ -36,20 +38,20 @@ class Sketchy:
     Both are computed at the start, and again each epoch unless the loss is quadratic.
     """
 
-    def __init__(self, problem: ConvexProblem, reading: Reading, rank: int, rho: float) -> None:
-        self.model, self.reading, self.rank, self.rho, self.products = problem.model(), reading, rank, rho, 0
+    def __init__(self, problem: ConvexProblem, stream: CountedStream, rank: int, rho: float) -> None:
+        self.model, self.stream, self.rank, self.rho, self.products = problem.model(), stream, rank, rho, 0
         self.average = problem.model()
-        self.models: dict[str, nn.Module] = {"": self.model, ", averaged": self.average}
+        self.models: dict[str, nn.Module] = {"": self.model, AVERAGED: self.average}
         self.loss = problem.loss(self.model)
-        self.points, self.again = int(reading.population**0.5), problem.loss_of is not squares
+        self.points, self.again = int(stream.population**0.5), problem.loss_of is not squares
         self.values, self.U, self.rate = torch.zeros(0), torch.zeros(0), 0.0
         self.steps, self.due = 0, 0
 
     def step(self) -> None:
         """One batch; before it, the curvature where it is due."""
-        if not self.rate or (self.again and self.reading.points >= self.due):
+        if not self.rate or (self.again and self.stream.points >= self.due):
             self.estimate()
-        w, batch = self.model.weight, next(self.reading)
+        w, batch = self.model.weight, next(self.stream)
         (g,) = torch.autograd.grad(self.loss(batch), [w])
         w.data -= self.rate * inverse(self.values, self.U, self.rho, g.reshape(-1)).view_as(w)
         self.average.weight.data += 4 / (self.steps + 4) * (w.data - self.average.weight.data)
@@ -70,12 +72,12 @@ class Sketchy:
             v = inverse(self.values, self.U, self.rho, other.product(self._local, half), -0.5)
         self.rate = ALPHA / float(torch.linalg.vector_norm(v))
         # In products with a batch of the stream's size.
-        self.products += round((Omega.shape[1] + POWER_ITERATIONS) * max(self.points / self.reading.size, 1))
-        self.due = self.reading.points + self.reading.population
+        self.products += round((Omega.shape[1] + POWER_ITERATIONS) * max(self.points / self.stream.size, 1))
+        self.due = self.stream.points + self.stream.population
 
     def _curvature(self) -> Hessian:
         """The Hessian of √n fresh points; what is read beyond them is counted and left."""
-        x, y = zip(*(next(self.reading) for _ in range(-(-self.points // self.reading.size))))
+        x, y = zip(*(next(self.stream) for _ in range(-(-self.points // self.stream.size))))
         batch = torch.cat(x)[: self.points], torch.cat(y)[: self.points]
         source = Hessian(self.loss, [self.model.weight], [batch])
         self._local = source.local(batch)
@@ -84,4 +86,4 @@ class Sketchy:
 
 def sketchy(rank: int, rho: float) -> Method:
     """SketchySGD of a rank, with its ρ."""
-    return lambda problem, reading: Sketchy(problem, reading, rank, rho)
+    return partial(Sketchy, rank=rank, rho=rho)

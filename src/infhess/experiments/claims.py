@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from infhess.harness.tables import markdown
+
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 
 
@@ -23,10 +25,7 @@ def verdict(holds: Sequence[bool]) -> str:
     return HOLDS if all(holds) else IN_PART if any(holds) else FAILS
 
 
-def markdown(claims: Sequence[Claim]) -> str:
-    """A table."""
-    lines = ["| the paper | found here | verdict |", "|---|---|---|"]
-    for c in claims:
-        cells = (c.paper, f"{c.found} {c.why}".strip(), c.verdict)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join([*lines, ""])
+def claim_table(claims: Sequence[Claim]) -> str:
+    """In Markdown."""
+    cells = [[c.paper, f"{c.found} {c.why}".strip(), c.verdict] for c in claims]
+    return markdown([["the paper", "found here", "verdict"], *cells])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
-from infhess.experiments import panels, plots
+from infhess.experiments import page, panels, plots
 from infhess.experiments.claims import Claim, verdict
-from infhess.experiments.curves import listed
-from infhess.experiments.deep import BATCH, OURS, PRINTED, RATE, SGD, STARTS, STEP, TEST, TRAIN, Size
+from infhess.experiments.deep_experiment import BATCH, ONLINE, PAPER, RATE, SGD, STARTS, STEP, TEST, TRAIN, NetSize
 from infhess.experiments.page import Figure
 from infhess.experiments.panels import Line
-from infhess.experiments.rows import Row
+from infhess.harness.curves import listed
+from infhess.harness.rows import Row
 
 CHANCE = 0.115  # accuracy of ten classes by chance, and a little
 EPOCH = 1563  # steps of an epoch of the paper
@@ -32,7 +32,7 @@ class Results:
         return sorted({float(n.removeprefix(f"{method}, rate ").split(":")[0]) for n in names})
 
     def runs(self, start: str, method: str, rate: float, what: str) -> list[list[Row]]:
-        """One list of rows a seed, a row an epoch."""
+        """One list of rows per seed, one row per epoch."""
         name = f"{method}, rate {rate:g}: {what}"
         mine = [r for r in self.rows if r.problem == start and r.method == name]
         return [[r for r in mine if r.seed == seed] for seed in sorted({r.seed for r in mine})]
@@ -41,13 +41,18 @@ class Results:
         """The last row of each seed."""
         return [run[-1] for run in self.runs(start, method, rate, what)]
 
-    def accuracies(self, start: str, method: str) -> dict[float, float]:
-        """Test accuracy at the end, by initial rate, the mean over seeds."""
+    def losses(self, start: str, method: str, what: str) -> dict[float, float]:
+        """The loss at the end by initial rate, the mean over seeds."""
         rates = self.rates(start, method)
-        return {rate: mean(r.metric for r in self.ends(start, method, rate, TEST)) for rate in rates}
+        return {rate: mean(r.loss for r in self.ends(start, method, rate, what)) for rate in rates}
+
+    def accuracies(self, start: str, method: str, what: str = TEST) -> dict[float, float]:
+        """The accuracy at the end by initial rate, the mean over seeds."""
+        rates = self.rates(start, method)
+        return {rate: mean(r.metric for r in self.ends(start, method, rate, what)) for rate in rates}
 
     def noise(self, start: str) -> float:
-        """The standard deviation of test accuracy over seeds, of sgd at its best rate; 2 points where there is one seed."""
+        """The standard deviation of test accuracy over seeds, of sgd at its best rate; at least 2 points."""
         found = self.accuracies(start, SGD)
         ends = [r.metric for r in self.ends(start, SGD, max(found, key=lambda r: found[r]), TEST)]
         return max(stdev(ends) if len(ends) > 1 else 0.0, 0.02)
@@ -62,7 +67,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         _trajectory(results),
         _step_length(results),
         _cost(results),
-        _ours(results),
+        _online(results),
     ]
 
 
@@ -74,17 +79,12 @@ def _regardless(results: Results, what: str) -> Claim:
     """Preconditioned sgd against sgd with the best of the rates: the mean loss over seeds, for each initial rate."""
     found, holds = [], []
     for start in results.starts:
-        ends = {m: {r: _loss(results, start, m, r, what) for r in results.rates(start, m)} for m in (SGD, PRINTED)}
-        best = min(ends[SGD].values())
-        holds += [
-            loss < best + 0.1 and accuracy > CHANCE
-            for loss, accuracy in zip(ends[PRINTED].values(), results.accuracies(start, PRINTED).values())
-        ]
-        by_rate = listed(
-            f"{rate:g}: {f'{loss:.2f}' if loss < float('inf') else 'died'}" for rate, loss in ends[PRINTED].items()
-        )
+        sgd, paper = (results.losses(start, m, what) for m in (SGD, PAPER))
+        best, accuracies = min(sgd.values()), results.accuracies(start, PAPER)
+        holds += [paper[rate] < best + 0.1 and accuracies[rate] > CHANCE for rate in paper]
+        by_rate = listed(f"{rate:g}: {f'{x:.2f}' if x < float('inf') else 'died'}" for rate, x in paper.items())
         found.append(
-            f"{start} initialisation: tuned sgd {best:.2f} (rates {max(ends[SGD].values()):.2f} at worst), "
+            f"{start} initialisation: tuned sgd {best:.2f} (rates {max(sgd.values()):.2f} at worst), "
             f"preconditioned from {by_rate}"
         )
     words = "training" if what == TRAIN else "test"
@@ -100,17 +100,9 @@ def _without_penalty(results: Results) -> str:
     """Training accuracy: the objective has a penalty in it, which a long step at the start brings down by itself."""
     shown = []
     for start in results.starts:
-        by = {
-            m: [mean(r.metric for r in results.ends(start, m, rate, TRAIN)) for rate in results.rates(start, m)]
-            for m in (SGD, PRINTED)
-        }
-        low, high, tuned = min(by[PRINTED]), max(by[PRINTED]), max(by[SGD])
-        shown.append(f"{start} {100 * tuned:.0f} % and {100 * low:.0f} to {100 * high:.0f} %")
+        sgd, paper = (list(results.accuracies(start, m, TRAIN).values()) for m in (SGD, PAPER))
+        shown.append(f"{start} {100 * max(sgd):.0f} % and {100 * min(paper):.0f} to {100 * max(paper):.0f} %")
     return f"Training accuracy, which has no penalty in it, of tuned sgd and by rate: {listed(shown)}. "
-
-
-def _loss(results: Results, start: str, method: str, rate: float, what: str) -> float:
-    return mean(r.loss for r in results.ends(start, method, rate, what))
 
 
 def _dead(results: Results) -> str:
@@ -118,10 +110,8 @@ def _dead(results: Results) -> str:
     for start in results.starts:
         ends = [
             (test.metric, rate.loss)
-            for initial in results.rates(start, PRINTED)
-            for test, rate in zip(
-                results.ends(start, PRINTED, initial, TEST), results.ends(start, PRINTED, initial, RATE)
-            )
+            for initial in results.rates(start, PAPER)
+            for test, rate in zip(*(results.ends(start, PAPER, initial, what) for what in (TEST, RATE)))
         ]
         dead = [rate for accuracy, rate in ends if accuracy < CHANCE]
         rates = f", estimated rate {min(dead):.2g} to {max(dead):.2g}" if dead else ""
@@ -135,30 +125,25 @@ def _dead(results: Results) -> str:
 def _trajectory(results: Results) -> Claim:
     found, holds = [], []
     for start in results.starts:
-        last = {
-            rate: mean(r.loss for r in results.ends(start, PRINTED, rate, RATE))
-            for rate in results.rates(start, PRINTED)
-            if all(r.metric >= CHANCE for r in results.ends(start, PRINTED, rate, TEST))
-        }
-        spread = max(last.values()) / min(last.values()) if last else float("inf")
-        holds.append(len(last) == len(results.rates(start, PRINTED)) and spread < 10)
-        found.append(
-            f"{start}: {listed(f'{rate:g} → {value:.2g}' for rate, value in last.items()) or 'no run is left'}"
-        )
+        rates = results.losses(start, PAPER, RATE)
+        alive = {r for r in rates if all(end.metric >= CHANCE for end in results.ends(start, PAPER, r, TEST))}
+        last = {rate: value for rate, value in rates.items() if rate in alive}
+        holds.append(last == rates and max(last.values()) / min(last.values()) < 10)
+        shown = listed(f"{rate:g} → {value:.2g}" for rate, value in last.items())
+        found.append(f"{start}: {shown or 'no run is left'}")
+    why = "Within a factor of ten counts as one; rates whose runs died are left out, and do not hold."
     return Claim(
         "Whatever its initial value, the estimated rate follows one trajectory, over four orders of magnitude.",
         f"Initial rate → estimated rate in the last epoch, of runs that are alive: {'; '.join(found)}.",
         verdict(holds),
-        ""
-        if all(holds)
-        else "Within a factor of ten counts as one; rates whose runs died are left out, and do not hold.",
+        "" if all(holds) else why,
     )
 
 
 def _step_length(results: Results) -> Claim:
     found, holds = [], []
     for start in results.starts:
-        whole, alone = results.accuracies(start, PRINTED), results.accuracies(start, STEP)
+        whole, alone = results.accuracies(start, PAPER), results.accuracies(start, STEP)
         found.append(f"{start}: {_percent(whole)} with directions, {_percent(alone)} without")
         holds.append(abs(mean(whole.values()) - mean(alone.values())) < results.noise(start))
     return Claim(
@@ -169,33 +154,39 @@ def _step_length(results: Results) -> Claim:
 
 
 def _cost(results: Results) -> Claim:
-    shares, long = [], []
-    for start in results.starts:
-        for rate in results.rates(start, PRINTED):
-            for run in results.runs(start, PRINTED, rate, RATE):
-                last, epochs = run[-1], len(run)
-                share = last.metric * last.seconds / max(epochs - 1, 1)  # seconds of one estimate
-                step = (1 - last.metric) * last.seconds / (last.data_points / BATCH)
-                shares.append(share / (step * last.data_points / BATCH / epochs))
-                long.append(share / (step * EPOCH))
+    shares = [_shares(run) for run in _estimated(results)]
+    long, short = (mean(share) for share in zip(*shares))
     return Claim(
         "Building the rank-2 approximation takes 2–5 % of the time of an epoch.",
-        f"{100 * mean(long):.1f} % of an epoch of {EPOCH:,} steps as the paper has it; {100 * mean(shares):.0f} % "
-        f"of the short epochs here.",
-        verdict([mean(long) < 0.05]),
+        f"{100 * long:.1f} % of an epoch of {EPOCH:,} steps as in the paper; {100 * short:.0f} % of the short epochs here.",
+        verdict([long < 0.05]),
     )
 
 
-def _ours(results: Results) -> Claim:
+def _estimated(results: Results) -> Iterator[list[Row]]:
+    for start in results.starts:
+        for rate in results.rates(start, PAPER):
+            yield from results.runs(start, PAPER, rate, RATE)
+
+
+def _shares(run: Sequence[Row]) -> tuple[float, float]:
+    """Seconds of one estimate over those of an epoch of the paper, and of one here."""
+    last, epochs = run[-1], len(run)
+    steps = last.data_points / BATCH
+    estimate = last.metric * last.seconds / max(epochs - 1, 1)
+    step = (1 - last.metric) * last.seconds / steps
+    return estimate / (step * EPOCH), estimate / (step * steps / epochs)
+
+
+def _online(results: Results) -> Claim:
     found, holds = [], []
     for start in results.starts:
-        mine, tuned = results.accuracies(start, OURS), max(results.accuracies(start, SGD).values())
+        mine, tuned = results.accuracies(start, ONLINE), max(results.accuracies(start, SGD).values())
         found.append(f"{start}: {_percent(mine)} (tuned sgd {100 * tuned:.1f} %)")
         holds += [value > tuned - results.noise(start) for value in mine.values()]
     return Claim(
         "(not in the paper) A step length that holds for both initialisations.",
-        f"Test accuracy of `Preconditioned(SGD)` with `observe`, by the rate that sgd was made with: "
-        f"{'; '.join(found)}.",
+        f"Test accuracy of `Preconditioned(SGD)` with `observe`, by the rate that sgd was made with: {'; '.join(found)}.",
         verdict(holds),
     )
 
@@ -207,21 +198,20 @@ def figures(rows: Sequence[Row], folder: Path) -> list[Figure]:
 
 
 def _losses(results: Results, start: str, folder: Path) -> Figure:
-    methods = (SGD, PRINTED, OURS)
+    methods = (SGD, PAPER, ONLINE)
     fig, axes = panels.grid(3, len(methods), height=2.4)
     for column, method in zip(axes.T, methods):
         for rate, colour in zip(results.rates(start, SGD), COLOURS):
-            for ax, what, accuracy in zip(column, (TRAIN, TEST, TEST), (False, False, True)):
+            for ax, what, value in zip(column, (TRAIN, TEST, TEST), (_capped, _capped, _accuracy)):
                 line = Line(f"initial rate {rate:g}", colour, results.runs(start, method, rate, what))
-                panels.draw(ax, line, _points, _accuracy if accuracy else _capped)
+                panels.draw(ax, line, _points, value)
         column[0].set_title(method)
         column[2].set_xlabel("data points read")
     for ax, label in zip(axes[:, 0], ("training objective", "test loss", "test accuracy, %")):
         ax.set_ylabel(label)
     path = panels.save(fig, axes, folder / f"deep-{start}.svg", columns=4)
-    return Figure(
-        path, f"Figures 3, 4 and that of the appendix, {start} initialisation: by initial rate; thin lines are seeds."
-    )
+    caption = f"Figures 3, 4 and that of the appendix, {start} initialisation: by initial rate; thin lines are seeds."
+    return Figure(path, caption)
 
 
 def _points(row: Row) -> float:
@@ -240,28 +230,14 @@ def _paths(results: Results, folder: Path) -> Figure:
     fig, axes = panels.grid(1, len(results.starts), height=3.2)
     for ax, start in zip(axes.flat, results.starts):
         for rate, colour in zip(results.rates(start, SGD), COLOURS):
-            for method, dashes in ((PRINTED, "-"), (OURS, "--")):
-                label = f"initial rate {rate:g}" if method == PRINTED else ""
+            for method, dashes, label in ((PAPER, "-", f"initial rate {rate:g}"), (ONLINE, "--", "")):
                 panels.draw(ax, Line(label, colour, results.runs(start, method, rate, RATE), dashes), _points, _capped)
         ax.set(yscale="log", xlabel="data points read", title=f"{start} initialisation")
     axes[0, 0].set_ylabel("rate in use")
     path = panels.save(fig, axes, folder / "deep-rates.svg", columns=4)
-    return Figure(path, "Figure 5: the estimated rate by initial value, as printed (solid) and ours (dashed).")
+    return Figure(path, "Figure 5: the estimated rate by initial value, of the paper (solid) and of infhess (dashed).")
 
 
-def notes(size: Size, seeds: Sequence[int]) -> list[str]:
+def notes(size: NetSize, seeds: Sequence[int]) -> list[str]:
     """How it was done."""
-    width = "at full width" if size.width == 1 else f"at {size.width:g} of its width"
-    return [
-        f"The net of the appendix {width}, both initialisations (PyTorch's default and Xavier; the paper does not "
-        f"say which it had); "
-        f"{size.images:,} images of CIFAR-10 to train, {size.tested:,} to test, standardised by channel; L2 0.01 "
-        f"as ½·0.01|w|² in the "
-        f"objective; batches of {BATCH}, {size.epochs} epochs, seeds {listed(map(str, seeds))}. The paper has "
-        f"50,000 images and 250 epochs: --full.",
-        "Preconditioned sgd as printed: layer-wise blocks, rank 2, 10 products to set b0, w0, λ0 (shared) and 5 "
-        "of inference at the start of each "
-        "epoch but the first, which runs at the initial rate; the step is 1/b0. Training losses are measured on "
-        "as many images as test losses.",
-        "Data points read count those of the estimates.",
-    ]
+    return page.notes("deep", size=size, seeds=seeds, batch=BATCH)

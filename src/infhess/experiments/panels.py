@@ -1,4 +1,4 @@
-"""Figures of curves over seeds: a thin line a run, a thick one for their median, one panel a setting."""
+"""Figures of curves over seeds: a thin line per run, a thick one for their median, one panel per setting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infhess.experiments import plots
-from infhess.experiments.rows import Row
+from infhess.harness.rows import Row
 
 Value = Callable[[Row], float]
 
@@ -52,15 +52,9 @@ def middle(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[floa
 
 def grid(rows: int, columns: int, height: float = 2.9, *, share: bool = True) -> tuple[Any, Any]:
     """A figure of panels; they share x by column and y by row unless told otherwise."""
-    return plots.figure(
-        2.9 * columns + 0.6,
-        height * rows + 0.5,
-        nrows=rows,
-        ncols=columns,
-        sharex="col" if share else False,
-        sharey="row",
-        squeeze=False,
-    )
+    share_x = "col" if share else False
+    size = 2.9 * columns + 0.6, height * rows + 0.5
+    return plots.figure(*size, nrows=rows, ncols=columns, sharex=share_x, sharey="row", squeeze=False)
 
 
 def save(fig: Any, axes: Any, path: Path, columns: int = 3) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infhess._files import atomic
-from infhess.experiments.rows import Row, curves
+from infhess.harness.rows import Row
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 GREEN, PURPLE = "#0b8f6a", "#a8458c"
@@ -26,9 +26,10 @@ STYLE: dict[Any, Any] = {
 
 
 def require() -> None:
-    """An error that names the remedy where figures cannot be drawn."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("figures need matplotlib; install it with: pip install 'infhess[experiments]'")
+    """An error that names the remedy where figures and reports cannot be made."""
+    for package in ("matplotlib", "jinja2"):
+        if importlib.util.find_spec(package) is None:
+            raise ValueError(f"figures and reports need {package}; install it with: pip install 'infhess[experiments]'")
 
 
 def figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Any, Any]:
@@ -52,29 +53,21 @@ def save(figure: Any, path: Path) -> Path:
     from matplotlib import pyplot, rc_context
 
     svg = path.suffix == ".svg"
-    with (
-        atomic(path) as temporary,
-        rc_context({"svg.hashsalt": path.stem}),
-    ):  # names inside differ between figures of a page
+    with atomic(path) as temporary, rc_context({"svg.hashsalt": path.stem}):  # ids differ between figures of a page
         figure.savefig(temporary, dpi=150, metadata={"Date": None} if svg else None)
     pyplot.close(figure)
     return path
 
 
-def demo(rows: Sequence[Row], path: Path, best: str, ours: str) -> Path:
-    """The gap against data points read: all rates of sgd, its best one, ours."""
+def demo(rows: Sequence[Row], path: Path, best: str, online: str) -> Path:
+    """The gap against data points read: all rates of sgd, its best one, and infhess."""
     fig, ax = figure()
     for method in dict.fromkeys(r.method for r in rows):
         x, y = zip(*((r.data_points, max(r.loss, 1e-12)) for r in rows if r.method == method))
-        colour, label = {best: (ORANGE, f"{best}, the best of nine"), ours: (BLUE, ours)}.get(method, (GREY, None))
+        colour, label = {best: (ORANGE, f"{best}, the best of nine"), online: (BLUE, online)}.get(method, (GREY, None))
         ax.plot(x, y, color=colour, label=label, linewidth=2 if label else 0.8, alpha=1.0 if label else 0.6)
-    ax.set(
-        xscale="log",
-        yscale="log",
-        ylim=(1e-6, 2),
-        xlabel="data points read",
-        ylabel="gap to the optimum (L − L*)/(L₀ − L*)",
-    )
+    ax.set(xscale="log", yscale="log", ylim=(1e-6, 2))
+    ax.set(xlabel="data points read", ylabel="gap to the optimum (L − L*)/(L₀ − L*)")
     ax.set_title(f"Logistic regression, {rows[0].problem}", loc="left")
     ax.legend(frameon=False)
     return save(fig, path)
@@ -82,14 +75,13 @@ def demo(rows: Sequence[Row], path: Path, best: str, ours: str) -> Path:
 
 def spectrum(rows: Sequence[Row], path: Path) -> Path:
     """Eigenvalues with their 95 % intervals."""
-    read = curves(rows, "value", "low", "high")
-    index = range(1, len(read["value"]) + 1)
-    below = [max(0.0, v - low) for v, low in zip(read["value"], read["low"])]
-    above = [max(0.0, high - v) for v, high in zip(read["value"], read["high"])]
+    values, low, high = ([r.metric for r in rows if r.method == what] for what in ("value", "low", "high"))
+    index = range(1, len(values) + 1)
+    errors = [[max(0.0, v - end) for v, end in zip(values, low)], [max(0.0, end - v) for v, end in zip(values, high)]]
     fig, ax = figure()
-    ax.errorbar(index, read["value"], yerr=[below, above], fmt="o", color=BLUE, capsize=4, label="95 % interval")
+    ax.errorbar(index, values, yerr=errors, fmt="o", color=BLUE, capsize=4, label="95 % interval")
     ax.set(xlabel="eigenvalue number", ylabel="curvature", xticks=list(index))
-    if min(read["low"]) > 0:
+    if min(low) > 0:
         ax.set_yscale("log")
     ax.set_title(f"Top curvature of {rows[0].problem.rsplit('/', 1)[0]}", loc="left", fontsize=10)
     ax.legend(frameon=False)

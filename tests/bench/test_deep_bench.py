@@ -9,7 +9,7 @@ import torch
 
 from convex_cases import Counting
 from deep_cases import small
-from infhess.bench import deep_baselines, deep_bench, deep_results, deep_targets
+from infhess.bench import deep_baselines, deep_bench, deep_results
 from infhess.bench.deep_baselines import ADAM, AROUND, METHODS, NO_RATE, RANKED
 from infhess.harness.jobs import run as run_jobs
 from infhess.harness.methods import Setting, missing
@@ -88,7 +88,6 @@ def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
     monkeypatch.setattr(deep_bench, "RESCALED", (tiny,))
     monkeypatch.setattr(deep_bench, "RATES", (1e-6, 1e2))
     monkeypatch.setattr(deep_results, "RATES", (1e-6, 1e2))
-    monkeypatch.setattr(deep_targets, "RATES", (1e-6, 1e2))
     monkeypatch.setattr(deep_baselines, "FIRST", 5)
     for name in [m for m in METHODS if m not in (NO_RATE, AROUND["sgd"], RANKED, ADAM, "sgd", "schedule-free AdamW")]:
         monkeypatch.delitem(METHODS, name)
@@ -103,7 +102,7 @@ def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
     assert len(RowFile(tmp_path).rows) == rows  # nothing is computed twice
     text = deep_results.report(file.rows, [0, 1], tmp_path)
     assert "tiny" in text
-    found = {t.what.split(" (")[0]: t for t in deep_targets.targets(deep_targets.Nets(file.rows, [0, 1]))}
+    found = {t.what.split(" (")[0]: t for t in deep_results.targets(deep_results.Nets(file.rows, [0, 1]))}
     lost = next(t for what, t in found.items() if "around sgd: runs lost" in what)
     assert lost.met
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -135,12 +134,12 @@ def test_one_problem_and_some_methods_are_run_alone(tiny):
 @pytest.mark.parametrize("method", [NO_RATE, AROUND["sgd"], RANKED, ADAM])
 def test_a_part_of_it_is_written_without_the_rest(method, tmp_path, tiny, monkeypatch):
     monkeypatch.setattr(deep_baselines, "FIRST", 5)
-    monkeypatch.setattr(deep_targets, "LONG", 10)
+    monkeypatch.setattr(deep_results, "LONG", 10)
     file, chosen = RowFile(tmp_path), deep_bench.methods([method])
     for jobs in (deep_bench.jobs, deep_bench.starts, deep_bench.units):
         list(run_jobs(jobs([tiny], [0, 1], chosen, steps=30), file, 1))
     assert tiny in deep_results.report(file.rows, [0, 1], tmp_path)
-    told = "".join(t.what for t in deep_targets.targets(deep_targets.Nets(file.rows, [0, 1])))
+    told = "".join(t.what for t in deep_results.targets(deep_results.Nets(file.rows, [0, 1])))
     assert "level with" not in told
     assert "behind" not in told
     assert ("runs lost" in told) == (method == AROUND["sgd"])

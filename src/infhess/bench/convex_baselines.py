@@ -6,9 +6,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
-from infhess.bench.sketchy import sketchy
+from infhess.bench.published import sketchy
 from infhess.harness.methods import (
     Baseline,
     adam,
@@ -21,19 +20,18 @@ from infhess.harness.methods import (
     sgd,
     updated,
 )
-from infhess.harness.training import AVERAGED, Method, Online
+from infhess.harness.training import AVERAGED, Method, Online, Run
 from infhess.optim import Preconditioned, Snapshot
 from infhess.problems.convex_problems import ConvexProblem
 from infhess.problems.shuffled import CountedStream
 
 
-class FullBatch:
+class FullBatch(Run):
     """L-BFGS on all of the data, with a line search; each evaluation reads everything."""
 
     def __init__(self, problem: ConvexProblem, stream: CountedStream) -> None:
-        self.model, self.stream, self.products = problem.model(), stream, 0
-        self.models: dict[str, nn.Module] = {"": self.model}
-        self.loss, weights = problem.loss(self.model), self.model.parameters()
+        super().__init__(problem, stream)
+        weights = self.model.parameters()
         self.optimizer = torch.optim.LBFGS(weights, max_iter=1, history_size=10, line_search_fn="strong_wolfe")
 
     def step(self) -> None:
@@ -52,15 +50,13 @@ class FullBatch:
         return value
 
 
-class LowRankPsgd:
+class LowRankPsgd(Run):
     """PSGD with its low-rank preconditioner, one product per step."""
 
     def __init__(self, problem: ConvexProblem, stream: CountedStream, rate: float) -> None:
         from psgd_torch import LRA
 
-        self.model, self.stream, self.products = problem.model(), stream, 0
-        self.models: dict[str, nn.Module] = {"": self.model}
-        self.loss = problem.loss(self.model)
+        super().__init__(problem, stream)
         self.optimizer = LRA(list(self.model.parameters()), rank_of_approximation=10, lr_params=rate, momentum=0.9)
 
     def step(self) -> None:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from typing import Any
 
 import torch
 
 from infhess.bench.convex_baselines import METHODS, ONLINE
-from infhess.bench.sklearn_solvers import solver_curve
 from infhess.curvature import Hessian
 from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
 from infhess.harness.curves import Curves, ends_of, optimum, thinned
 from infhess.harness.jobs import Job
 from infhess.harness.methods import Setting
 from infhess.harness.rows import Row
-from infhess.harness.timing import median_seconds
+from infhess.harness.timing import median_seconds, timed
 from infhess.harness.training import AVERAGED
-from infhess.problems.convex_problems import ConvexProblem, convex_problem
+from infhess.problems.convex_problems import ConvexProblem, convex_problem, squares
 from infhess.problems.shuffled import Shuffled
 
 EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
@@ -37,6 +38,7 @@ STABLE_BATCHES, STABLE_BUDGET = (8, 32, 128, 512), 40_000
 # scikit-learn's solvers, compared in seconds alone.
 LIBRARY = ("scikit-learn saga", "scikit-learn lbfgs")
 WORST = 1e3
+LONGEST = 20  # seconds of a call of a solver, after which there are no more
 
 
 def jobs(seeds: Sequence[int], budgets: dict[str, int], *, settings: dict[str, Setting] | None = None) -> Iterator[Job]:
@@ -139,3 +141,38 @@ class Axes:
         return self.curves.first(
             name, method, batch, lambda r: self.curves.gap(r) <= gap, lambda r: self.value(axis, r)
         )
+
+
+def solver_curve(template: Row) -> list[Row]:
+    """Loss by seconds: the solver from the start, with twice as many iterations each time."""
+    p, rows = convex_problem(template.problem), []
+    for iterations in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        solver = solver_for(p, template.method.removeprefix("scikit-learn "), iterations)
+        if solver is None:
+            break
+        x, y = (t.numpy() for t in p.data)
+        seconds = _quietly_timed(solver, x, y)
+        model = p.model()
+        model.weight.data.copy_(torch.from_numpy(solver.coef_).reshape(model.weight.shape))
+        rows.append(replace(template, data_points=iterations * len(x), seconds=seconds, loss=p.value(model)))
+        if seconds > LONGEST:
+            break
+    return rows or [replace(template, loss=math.nan)]
+
+
+def solver_for(problem: ConvexProblem, solver: str, iterations: int) -> Any:
+    """A solver for a problem, at most so many iterations; None where it does not apply."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    options = {"solver": solver, "fit_intercept": False, "max_iter": iterations, "tol": 1e-12, "random_state": 0}
+    if problem.loss_of is squares:
+        return Ridge(alpha=1e-10, **options) if solver == "saga" else None
+    return LogisticRegression(C=1 / (len(problem.data[0]) * problem.l2), **options)
+
+
+def _quietly_timed(solver: Any, x: Any, y: Any) -> float:
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return timed(lambda: solver.fit(x, y))

@@ -9,9 +9,9 @@ from pathlib import Path
 from infhess._version import __version__
 from infhess.bench.convex_baselines import ADAM, METHODS, ONLINE, PAPER, REDUCED, SKETCHY, SKETCHY32, UPDATED
 from infhess.bench.convex_bench import BATCHES, COST, EXPERIMENT, LIBRARY, STABILITY, Axes
-from infhess.experiments import page, panels, plots
+from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
-from infhess.experiments.panels import Line
+from infhess.experiments.plots import Line
 from infhess.harness.curves import EXACT, GAPS, START, shown
 from infhess.harness.methods import missing
 from infhess.harness.rows import Row
@@ -135,15 +135,15 @@ def _line(axes: Axes, name: str, method: str, batch: int) -> list[str]:
 
 
 def _figure(axes: Axes, batch: int, folder: Path) -> Figure:
-    fig, grid = panels.grid(len(axes.problems), len(AXES), height=2.6, share=False)
+    fig, grid = plots.grid(len(axes.problems), len(AXES), height=2.6, share=False)
     for row, name in zip(grid, axes.problems):
         for ax, axis in zip(row, AXES):
             for method, (colour, dashes) in COLOURS.items():
                 line = Line(method, colour, axes.curves.runs(name, method, batch), dashes)
-                panels.draw(ax, line, lambda r, axis=axis: axes.value(axis, r), lambda r: min(axes.curves.gap(r), 10.0))  # type: ignore[misc]
+                plots.draw(ax, line, lambda r, axis=axis: axes.value(axis, r), lambda r: min(axes.curves.gap(r), 10.0))  # type: ignore[misc]
             ax.set(xscale="log", yscale="log", ylim=(3e-5, 2), xlabel=axis)
         row[0].set_ylabel(f"{name}: gap")
-    path = panels.save(fig, grid, folder / f"convex-{batch}.svg", columns=4)
+    path = plots.save_panels(fig, grid, folder / f"convex-{batch}.svg", columns=4)
     caption = f"Gap to the optimum at batch {batch}, against data points read, work and seconds; thin lines are seeds."
     return Figure(path, caption)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,58 +30,64 @@ FLAT, RULE, SCALARS = "flagged as unresolved", "rtol = 0.2", "trace and upper bo
 BANDS = {"eigenvalues": (0.93, 0.985), "along": (0.925, 0.97), RULE: (0.93, 1.0), FLAT: (0.98, 1.0)}
 
 
+class Truth(NamedTuple):
+    """A problem, its exact matrix and the eigenvalues of that, descending."""
+
+    problem: CurvatureProblem
+    H: Tensor
+    values: Tensor
+
+
 @lru_cache(maxsize=1)
-def problem_and_truth(name: str) -> tuple[CurvatureProblem, Tensor]:
-    """A problem and its exact matrix."""
+def truth_of(name: str) -> Truth:
+    """By name, kept for the next job in this process."""
     problem = CURVATURE[name]()
-    return problem, problem.dense()
+    H = problem.dense()
+    return Truth(problem, H, torch.linalg.eigvalsh(H).flip(0))
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What was covered, a relative error, and the cost; `beside` is another hit of the same trial."""
+class Trial(NamedTuple):
+    """A result with its cost, what it covered, and its relative error; `beside` is another hit of the same trial."""
 
+    found: Any
     hit: Tensor
-    error: float
-    products: int
-    data_points: int
+    error: float = 0.0
     beside: Tensor | None = None
 
 
 def jobs(seed: int, trials: int, problems: tuple[str, ...] = PROBLEMS) -> Iterator[Job]:
     """One job per cell: problem × batch size in double precision, then one batch size in single, and the rules."""
     for name in problems:
-        for batch in BATCHES:
-            yield Job(Row(EXPERIMENT, name, "eigenvalues", seed, batch), eigenvalues, (trials, torch.float64))
-        yield Job(Row(EXPERIMENT, name, "eigenvalues, float32", seed, 64), eigenvalues, (trials, torch.float32))
-        for fresh in FRESH:
-            yield Job(Row(EXPERIMENT, name, f"along, {fresh} fresh points", seed, 64), along, (trials, fresh))
-        yield Job(Row(EXPERIMENT, name, RULE, seed, 64), stop_rule, (trials,))
-        yield Job(Row(EXPERIMENT, name, SCALARS, seed, 64), scalars, (trials,))
-    yield Job(Row(EXPERIMENT, "flat", FLAT, seed, 64), flat, (trials,))
+        cells: list[tuple[str, int, Callable[..., Trial]]] = [("eigenvalues", b, eigenvalues) for b in BATCHES]
+        cells += [("eigenvalues, float32", 64, partial(eigenvalues, dtype=torch.float32))]
+        cells += [(f"along, {fresh} fresh points", 64, partial(along, fresh=fresh)) for fresh in FRESH]
+        for method, batch, trial in [*cells, (RULE, 64, stop_rule), (SCALARS, 64, scalars)]:
+            yield Job(Row(EXPERIMENT, name, method, seed, batch), repeated, (trials, trial))
+    yield Job(Row(EXPERIMENT, "flat", FLAT, seed, 64), repeated, (trials, flat))
 
 
-def repeated(template: Row, trials: int, trial: Callable[[torch.Generator], Trial]) -> tuple[Row, list[Trial]]:
-    """Mean coverage as the metric, mean relative error as the loss, cost and seconds per trial."""
+def repeated(template: Row, trials: int, trial: Callable[..., Trial]) -> list[Row]:
+    """Mean coverage as the metric, mean relative error as the loss, cost and seconds per trial; and other hits beside."""
+    truth = truth_of(template.problem) if template.problem in CURVATURE else None
     start, base = time.perf_counter(), 10**9 * (template.seed + 1) + 10**5 * template.batch_size
-    found = [trial(torch.Generator().manual_seed(base + i)) for i in range(trials)]
-    row = replace(
-        template,
-        data_points=sum(t.data_points for t in found) // trials,
-        products=sum(t.products for t in found) // trials,
-        seconds=(time.perf_counter() - start) / trials,
-        loss=sum(t.error for t in found) / trials,
-        metric=_share([t.hit for t in found]),
-    )
-    return row, found
+    found = [trial(truth, template.batch_size, torch.Generator().manual_seed(base + i)) for i in range(trials)]
+    points, products = (sum(getattr(t.found, n) for t in found) // trials for n in ("data_points", "products"))
+    row = replace(template, data_points=points, products=products, seconds=(time.perf_counter() - start) / trials)
+    row = replace(row, loss=sum(t.error for t in found) / trials, metric=_share([t.hit for t in found]))
+    beside = [t.beside for t in found if t.beside is not None]
+    if beside:
+        return [row, replace(row, method=BESIDE[template.method], metric=_share(beside))]
+    if not template.method.startswith("eigenvalues"):
+        return [row]
+    each = torch.stack([t.hit for t in found]).double().mean(0).tolist()
+    return [row, *(replace(Row(*row.key), method=f"{row.method}: λ{i}", metric=c) for i, c in enumerate(each, 1))]
+
+
+BESIDE = {RULE: f"{RULE}: coverage at the stop", SCALARS: "largest: 99 % upper bound"}
 
 
 def _share(hits: Sequence[Tensor]) -> float:
     return float(torch.stack([hit.double().mean() for hit in hits]).mean())
-
-
-def _beside(row: Row, method: str, found: Sequence[Trial]) -> Row:
-    return replace(row, method=method, metric=_share([t.beside for t in found if t.beside is not None]))
 
 
 def _covered(truth: Tensor, interval: tuple[Tensor, Tensor]) -> Tensor:
@@ -92,86 +99,46 @@ def _relative(values: Tensor, truth: Tensor) -> Tensor:
     return torch.abs((values.double() - truth) / truth)
 
 
-def _top(H: Tensor) -> Tensor:
-    values: Tensor = torch.linalg.eigvalsh(H)
-    return values.flip(0)[:TOP]
+def eigenvalues(truth: Truth, batch: int, g: torch.Generator, dtype: torch.dtype = torch.float64) -> Trial:
+    """The intervals for the top five eigenvalues."""
+    found, exact = spectrum(truth.problem.source(batch, g, dtype), TOP, generator=g), truth.values[:TOP]
+    return Trial(found, _covered(exact, found.interval(LEVEL)), float(_relative(found.values, exact).mean()))
 
 
-def eigenvalues(template: Row, trials: int, dtype: torch.dtype) -> list[Row]:
-    """Coverage of the intervals for the top five eigenvalues."""
-    problem, H = problem_and_truth(template.problem)
-    truth = _top(H)
-
-    def trial(g: torch.Generator) -> Trial:
-        found = spectrum(problem.source(template.batch_size, g, dtype), TOP, generator=g)
-        error = float(_relative(found.values, truth).mean())
-        return Trial(_covered(truth, found.interval(LEVEL)), error, found.products, found.data_points)
-
-    row, found = repeated(template, trials, trial)
-    each = torch.stack([t.hit for t in found]).double().mean(0)
-    bare = Row(*template.key)
-    single = (replace(bare, method=f"{row.method}: λ{i + 1}", metric=float(c)) for i, c in enumerate(each))
-    return [row, *single]
+def along(truth: Truth, batch: int, g: torch.Generator, fresh: int) -> Trial:
+    """The intervals for uᵀHu from fresh data."""
+    problem, H, _ = truth
+    found = spectrum(problem.source(batch, g), TOP, generator=g)
+    exact = (found.vectors * (H @ found.vectors)).sum(0)
+    measured = found.along(Shuffled((problem.x, problem.y), batch, g), points=fresh)
+    return Trial(measured, _covered(exact, measured.interval(LEVEL)), float(_relative(measured.values, exact).mean()))
 
 
-def along(template: Row, trials: int, fresh: int) -> list[Row]:
-    """Coverage of the intervals for uᵀHu from fresh data."""
-    problem, H = problem_and_truth(template.problem)
-    batch, data = template.batch_size, (problem.x, problem.y)
-
-    def trial(g: torch.Generator) -> Trial:
-        found = spectrum(problem.source(batch, g), TOP, generator=g)
-        truth = (found.vectors * (H @ found.vectors)).sum(0)
-        measured = found.along(Shuffled(data, batch, g), points=fresh)
-        error = float(_relative(measured.values, truth).mean())
-        return Trial(_covered(truth, measured.interval(LEVEL)), error, measured.products, measured.data_points)
-
-    return [repeated(template, trials, trial)[0]]
+def stop_rule(truth: Truth, batch: int, g: torch.Generator) -> Trial:
+    """Whether the largest relative error stays below the tolerance; and coverage at the stop."""
+    found, exact = spectrum(truth.problem.source(batch, g), TOP, 0.2, generator=g), truth.values[:TOP]
+    worst = _relative(found.values, exact).max()
+    return Trial(found, worst <= 0.2, float(worst), _covered(exact, found.interval(LEVEL)))
 
 
-def stop_rule(template: Row, trials: int) -> list[Row]:
-    """Share of trials in which the largest relative error stays below the tolerance; and coverage at the stop."""
-    problem, H = problem_and_truth(template.problem)
-    truth = _top(H)
-
-    def trial(g: torch.Generator) -> Trial:
-        found = spectrum(problem.source(template.batch_size, g), TOP, 0.2, generator=g)
-        worst, covered = _relative(found.values, truth).max(), _covered(truth, found.interval(LEVEL))
-        return Trial(worst <= 0.2, float(worst), found.products, found.data_points, covered)
-
-    row, found = repeated(template, trials, trial)
-    return [row, _beside(row, f"{RULE}: coverage at the stop", found)]
+def scalars(truth: Truth, batch: int, g: torch.Generator) -> Trial:
+    """The trace's interval, and the 99 % upper bound on the largest eigenvalue."""
+    total, source = float(torch.trace(truth.H)), partial(truth.problem.source, batch, g)
+    found, bound = trace(source(), generator=g), largest(source(), generator=g)
+    low, high = found.interval(LEVEL)
+    hit, above = torch.tensor(low <= total <= high), truth.values[0] <= bound.upper(0.99)
+    return Trial(found, hit, abs(found.value / total - 1), above)
 
 
-def scalars(template: Row, trials: int) -> list[Row]:
-    """Coverage of the trace's interval, and of the 99 % upper bound on the largest eigenvalue."""
-    problem, H = problem_and_truth(template.problem)
-    top, total = torch.linalg.eigvalsh(H)[-1], float(torch.trace(H))
-
-    def trial(g: torch.Generator) -> Trial:
-        source = partial(problem.source, template.batch_size, g)
-        estimate, bound = trace(source(), generator=g), largest(source(), generator=g)
-        low, high = estimate.interval(LEVEL)
-        hit, error = torch.tensor(low <= total <= high), abs(estimate.value / total - 1)
-        return Trial(hit, error, estimate.products, estimate.data_points, top <= bound.upper(0.99))
-
-    row, found = repeated(template, trials, trial)
-    return [row, _beside(row, "largest: 99 % upper bound", found)]
-
-
-def flat(template: Row, trials: int) -> list[Row]:
+def flat(_: None, batch: int, g: torch.Generator, size: int = 300) -> Trial:
     """A flat spectrum, I of size 300 seen through Gaussian rows: nothing stands out, and the result must say so."""
-    size, batch = 300, template.batch_size
 
-    def trial(g: torch.Generator) -> Trial:
-        def product(s: Tensor) -> Tensor:
-            X = torch.randn(batch, size, generator=g, dtype=torch.float64)
-            return X.mT @ (X @ s) / batch
+    def product(s: Tensor) -> Tensor:
+        X = torch.randn(batch, size, generator=g, dtype=torch.float64)
+        return X.mT @ (X @ s) / batch
 
-        found = spectrum(Products(product, None, size), TOP, generator=g)
-        return Trial((~found.resolved).any(), 0.0, found.products, 0)
-
-    return [repeated(template, trials, trial)[0]]
+    found = spectrum(Products(product, None, size), TOP, generator=g)
+    return Trial(found, (~found.resolved).any())
 
 
 def band(method: str) -> tuple[float, float] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from infhess.bench.coverage import PROBLEMS, problem_and_truth
+from infhess.bench.coverage import PROBLEMS, truth_of
 from infhess.bench.eigen_baselines import EIGENSOLVERS, INFHESS, TOP, Found, missing_tools
 from infhess.curvature import Hessian
 from infhess.experiments import plots
@@ -45,7 +45,7 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
 
 def compare(template: Row, method: str) -> list[Row]:
     """Relative error of the top five values (loss) and energy of the top-five space captured (metric), means of trials."""
-    problem, H = problem_and_truth(template.problem)
+    problem, H, _ = truth_of(template.problem)
     values, V = torch.linalg.eigh(H)
     truth, V = values.flip(0)[:TOP], V.flip(1)[:, :TOP]
     rows, batch = [], template.batch_size

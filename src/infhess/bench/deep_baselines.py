@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from infhess.bench.cdat import Cdat
+from infhess.bench.published import Cdat
 from infhess.harness.methods import (
     Baseline,
     Make,

@@ -74,16 +74,6 @@ def eigsh_on(problem: CurvatureProblem, size: int, steps: int, g: torch.Generato
     return _found(torch.from_numpy(values), torch.from_numpy(vectors), taken * len(data[0]), len(data[0]))
 
 
-def lanczos_pooled(problem: CurvatureProblem, batch: int, products: int, g: torch.Generator) -> Found:
-    """16 products on a batch that is `products`/16 times as large: equal work."""
-    return eigsh_on(problem, batch * products // DIRECTIONS, DIRECTIONS, g)
-
-
-def lanczos_same_data(problem: CurvatureProblem, batch: int, products: int, g: torch.Generator) -> Found:
-    """16 products on all the data that infhess reads: 16 times the work."""
-    return eigsh_on(problem, batch * products, DIRECTIONS, g)
-
-
 def nystrom_one_batch(problem: CurvatureProblem, batch: int, products: int, g: torch.Generator) -> Found:
     """Random directions, all products on one batch."""
     data = one_batch(problem, batch, g)
@@ -129,8 +119,10 @@ Eigensolver = Callable[[CurvatureProblem, int, int, torch.Generator], Found]
 EIGENSOLVERS: dict[str, tuple[Eigensolver, str | None]] = {
     INFHESS: (infhess, None),
     "Lanczos, one batch": (eigsh_on, "curvlinops"),
-    "Lanczos, pooled batch": (lanczos_pooled, "curvlinops"),
-    "Lanczos, same data (16 × the work)": (lanczos_same_data, "curvlinops"),
+    # 16 products on a batch that is `products`/16 times as large: equal work.
+    "Lanczos, pooled batch": (lambda p, n, m, g: eigsh_on(p, n * m // DIRECTIONS, DIRECTIONS, g), "curvlinops"),
+    # 16 products on all the data that infhess reads.
+    "Lanczos, same data (16 × the work)": (lambda p, n, m, g: eigsh_on(p, n * m, DIRECTIONS, g), "curvlinops"),
     "Nyström, one batch": (nystrom_one_batch, None),
     "hessian-eigenthings": (hessian_eigenthings, "hessian_eigenthings"),
     "PyHessian": (pyhessian, "pyhessian"),

@@ -93,7 +93,7 @@ def run(template: Row, method: str, rate: float, width: float, steps: int) -> li
         outputs = torch.cat([training.model(part) for part in torch.split(data[0], 500)])
     loss = float(nn.functional.cross_entropy(outputs, data[1]))
     accuracy = float((outputs.argmax(1) == data[1]).float().mean())
-    end = replace(template, data_points=stream.points, products=training.products, seconds=seconds)
+    end = replace(template, data_points=stream.points, products=training.reported_products, seconds=seconds)
     return [replace(end, loss=loss, metric=accuracy)]
 
 

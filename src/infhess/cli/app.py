@@ -49,7 +49,6 @@ def demo(out: Out = Path("runs/demo"), seed: Seed = 0, fresh: Fresh = False) -> 
     with remedies():
         from infhess.cli import show
         from infhess.experiments import demo as experiment
-        from infhess.experiments import plots
         from infhess.harness.rows import RowFile
 
         file = RowFile(out, fresh=fresh, seed=seed)
@@ -58,7 +57,7 @@ def demo(out: Out = Path("runs/demo"), seed: Seed = 0, fresh: Fresh = False) -> 
             with show.progress("training"):
                 rows = list(experiment.rows(seed))
             file.add(rows)
-        figure = plots.demo(rows, out / "demo.png", experiment.best_rate(rows), experiment.ONLINE)
+        figure = experiment.figure(rows, out / "demo.png")
         show.demo(rows)
         typer.echo(f"\nrows: {file.path}\nfigure: {figure}")
 
@@ -167,6 +166,6 @@ def spectrum(
         file = RowFile(out, fresh=fresh)
         file.add(measured.rows(seed))
         write(out / "spectrum.json", json.dumps(measured.as_dict(), indent=1))
-        figure = plots.spectrum(file.rows, out / "spectrum.png")
+        figure = measure.figure(file.rows, out / "spectrum.png")
         show.spectrum(measured)
         typer.echo(f"\nrows: {file.path}\nnumbers: {out / 'spectrum.json'}\nfigure: {figure}")

@@ -1,4 +1,4 @@
-"""The top curvature of a user's own loss: what `infhess spectrum` computes, and its rows."""
+"""The top curvature of a user's own loss: what `infhess spectrum` computes, its rows and its figure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import nn
 
 from infhess.curvature import GaussNewton, Hessian
 from infhess.curvature.batch_source import BatchSource
+from infhess.experiments import plots
 from infhess.harness.rows import Row
 from infhess.spectra import Spectrum, spectrum
 
@@ -152,3 +153,18 @@ def source_of(returned: Any, matrix: str, products: str, seed: int) -> BatchSour
             raise ValueError("--products difference is for the Hessian; leave it out with --matrix gauss-newton")
         return GaussNewton(first, second, params, batches, generator=generator)
     return Hessian(lambda b: second(first(b[0]), b[1]), params, batches, products=products, generator=generator)
+
+
+def figure(rows: Sequence[Row], path: Path) -> Path:
+    """Eigenvalues with their 95 % intervals."""
+    values, low, high = ([r.metric for r in rows if r.method == what] for what in ("value", "low", "high"))
+    index = range(1, len(values) + 1)
+    errors = [[max(0.0, v - end) for v, end in zip(values, low)], [max(0.0, end - v) for v, end in zip(values, high)]]
+    fig, ax = plots.figure()
+    ax.errorbar(index, values, yerr=errors, fmt="o", color=plots.BLUE, capsize=4, label="95 % interval")
+    ax.set(xlabel="eigenvalue number", ylabel="curvature", xticks=list(index))
+    if min(low) > 0:
+        ax.set_yscale("log")
+    ax.set_title(f"Top curvature of {rows[0].problem.rsplit('/', 1)[0]}", loc="left", fontsize=10)
+    ax.legend(frameon=False)
+    return plots.save(fig, path)

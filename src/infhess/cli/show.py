@@ -12,7 +12,7 @@ from rich.table import Table
 
 from infhess.cli.measure import Measured
 from infhess.data import File
-from infhess.experiments.claims import Claim
+from infhess.experiments.page import Claim
 from infhess.harness.jobs import Job, cores
 from infhess.harness.jobs import run as run_jobs
 from infhess.harness.rows import Row, RowFile

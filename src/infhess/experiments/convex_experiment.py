@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infhess.experiments import panels, plots
-from infhess.experiments.panels import Line, Value
+from infhess.experiments import plots
+from infhess.experiments.plots import Line, Value
 from infhess.harness.comparison import Cell, Comparison, best_settings
 from infhess.harness.curves import EXACT, Curves, optimum, shown, thinned
 from infhess.harness.jobs import Job
@@ -100,6 +100,6 @@ def before_first_step(c: Curves, name: str, batch: int) -> tuple[int, float]:
 def draw(ax: Any, lines: Sequence[Line], value: Value, exact: Row) -> float:
     """Lines in a panel, and the exact solution, whose value is returned."""
     for line in lines:
-        panels.draw(ax, line, lambda r: r.data_points, value)
+        plots.draw(ax, line, lambda r: r.data_points, value)
     ax.axhline(value(exact), color=plots.INK, linewidth=0.8, linestyle=(0, (1, 2)), label=EXACT)
     return value(exact)

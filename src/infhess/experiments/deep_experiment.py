@@ -6,18 +6,19 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from infhess._files import atomic
 from infhess.experiments.convex_experiment import named
 from infhess.harness.jobs import Job
 from infhess.harness.methods import paper_optimizer_for_nets
 from infhess.harness.rows import Row
-from infhess.optim import Preconditioned, Report
+from infhess.harness.training import Training
+from infhess.optim import Preconditioned, RateReport, Report
 from infhess.problems.features import cifar_images
+from infhess.problems.net_problems import NetProblem
 from infhess.problems.nets import paper_net
 from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
 
@@ -66,14 +67,17 @@ def _name(method: str, rate: float, what: str) -> str:
 def run(template: Row, size: NetSize, method: str, rate: float, folder: Path) -> list[Row]:
     """Train; after each epoch losses, accuracies, the rate in use, and a checkpoint to go on from."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    train, test = images(size, device)
-    training = NetTraining(template, method, rate, size, train, device)
+    xavier = template.problem == "xavier"
+    problem = NetProblem(
+        lambda: paper_net(size.width, xavier=xavier).to(device), lambda: images(size, device), batch=BATCH, l2=L2
+    )
+    training = NetTraining(problem, template, method, rate)
     name = f"{template.problem}-{template.seed}-{method}-{rate:g}.pt"
     checkpoint = folder / name.replace(", ", "-").replace(" ", "-")
     rows = training.resume(checkpoint)
     while training.epoch < size.epochs and not training.dead:
         training.train_epoch()
-        rows += training.evaluated(train, test)
+        rows += training.evaluated(*problem.both)
         training.save(checkpoint, rows)
     checkpoint.unlink(missing_ok=True)
     return rows
@@ -85,77 +89,71 @@ def images(size: NetSize, device: str) -> tuple[Data, Data]:
     return (x.to(device), y.to(device)), (tx.to(device), ty.to(device))
 
 
-class NetTraining:
-    """A net, an optimizer and a stream of batches, that go on from a checkpoint bit for bit."""
+class NetTraining(Training):
+    """Epochs of training that go on from a checkpoint bit for bit.
 
-    def __init__(self, template: Row, method: str, rate: float, size: NetSize, train: Data, device: str) -> None:
-        self.template, self.method, self.rate, self.epoch, self.dead = template, method, rate, 0, False
-        with seeded(template.seed):
-            self.model = paper_net(size.width, xavier=template.problem == "xavier").to(device)
-        base = torch.optim.SGD(self.model.parameters(), lr=rate)
-        by_paper = method in (PAPER, STEP)
-        weights = list(self.model.parameters())
-        self.optimizer = paper_optimizer_for_nets(weights, rate) if by_paper else Preconditioned(base)
-        self.plain = base if method == SGD else None
+    The paper's method estimates at the start of every epoch except the first; with its step length alone sgd gets that,
+    and the directions are thrown away.
+    """
+
+    def __init__(self, problem: NetProblem, template: Row, method: str, rate: float) -> None:
         self.generator = torch.Generator().manual_seed(template.seed)
-        self.batches = Shuffled(train, BATCH, self.generator)
-        self.points, self.products, self.seconds, self.estimating, self.in_use = 0, 0, 0.0, 0.0, rate
-
-    def loss(self, batch: Data) -> Tensor:
-        """Cross-entropy and ½ 0.01 |w|²."""
-        penalty = torch.stack([p.square().sum() for p in self.model.parameters()]).sum()
-        return nn.functional.cross_entropy(self.model(batch[0]), batch[1]) + L2 / 2 * penalty
+        self.batches = Shuffled(problem.data, BATCH, self.generator)
+        with seeded(template.seed):
+            super().__init__(problem, CountedStream(self.batches), lambda p: torch.optim.SGD(p, lr=rate))
+        self.template, self.method, self.rate, self.dead = template, method, rate, False
+        self.epoch, self.seconds, self.estimating, self.in_use = 0, 0.0, 0.0, rate
+        weights = list(self.model.parameters())
+        self.estimator = Preconditioned(self.optimizer) if method == ONLINE else paper_optimizer_for_nets(weights, rate)
+        if method in (PAPER, ONLINE):
+            self.optimizer = self.estimator
 
     def train_epoch(self) -> None:
-        """All images once; the paper's method estimates at the start of every epoch except the first."""
+        """All images once."""
         began = time.perf_counter()
         if self.method in (PAPER, STEP) and self.epoch:
             self._estimate()
-        stepping = self.plain or self.optimizer
-        for batch in self.batches:
-            stepping.zero_grad()
-            loss = self.loss(batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if self.method == ONLINE:
-                self._observe(batch)
-            stepping.step()
-            self.points += len(batch[0])
-        self.dead = not bool(torch.isfinite(loss))
+        for _ in range(self.stream.population // BATCH):
+            self.step()
+        self.dead = not all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
         self.seconds += time.perf_counter() - began
         self.epoch += 1
 
     def _estimate(self) -> None:
-        """The paper's estimate; with the step alone its directions are thrown away."""
         stream = CountedStream(self.batches)
         try:
-            report = self.optimizer.update(self.loss, stream)
+            report = self.estimator.update(self.loss, stream)
         except ValueError:  # the net is dead, or its curvature is not finite: the last estimate stays
             return
-        self.points += stream.points
-        self._count(report)
+        self.stream.points += stream.points
+        self.count(report)
         if self.method == STEP:
-            self.plain = torch.optim.SGD(self.model.parameters(), lr=report.step)
+            self.optimizer.param_groups[0]["lr"] = report.step
 
-    def _observe(self, batch: Data) -> None:
-        report = self.optimizer.observe(self.loss, batch)
-        if report:
-            self._count(report)
+    def observe(self, batch: Data) -> None:
+        """Between backward and step."""
+        if self.method == ONLINE:
+            self.count(self.estimator.observe(self.loss, batch))
 
-    def _count(self, report: Report) -> None:
-        self.products += report.products
-        self.estimating += report.seconds
-        self.in_use = report.step
+    def count(self, report: Report | RateReport | None) -> None:
+        """Products, seconds of estimates, and the rate that they give."""
+        super().count(report)
+        if isinstance(report, Report):
+            self.estimating, self.in_use = self.estimating + report.seconds, report.step
 
     def evaluated(self, train: Data, test: Data) -> list[Row]:
         """Objective and accuracy on as many training images as there are to test, loss and accuracy on these, and the rate."""
         n = len(test[0])
         penalty = L2 / 2 * float(sum(p.detach().square().sum() for p in self.model.parameters()))
         loss, accuracy = self._measured((train[0][:n], train[1][:n]))
-        tested, right = self._measured(test)
+        share = self.estimating / max(self.seconds, 1e-9)
+        found = {TRAIN: (loss + penalty, accuracy), TEST: self._measured(test), RATE: (self.in_use, share)}
+        now = replace(
+            self.template, data_points=self.stream.points, products=self.reported_products, seconds=self.seconds
+        )
         return [
-            self._row(TRAIN, loss + penalty, accuracy),
-            self._row(TEST, tested, right),
-            self._row(RATE, self.in_use, self.estimating / max(self.seconds, 1e-9)),
+            replace(now, method=_name(self.method, self.rate, what), loss=x if x == x else float("inf"), metric=metric)
+            for what, (x, metric) in found.items()
         ]
 
     def _measured(self, data: Data) -> tuple[float, float]:
@@ -164,20 +162,14 @@ class NetTraining:
             right = (outputs.argmax(1) == data[1]).float().mean()
             return float(nn.functional.cross_entropy(outputs, data[1])), float(right)
 
-    def _row(self, what: str, loss: float, metric: float) -> Row:
-        return replace(
-            self.template, method=_name(self.method, self.rate, what), data_points=self.points, products=self.products,
-            seconds=self.seconds, loss=loss if loss == loss else float("inf"), metric=metric,
-        )  # fmt: skip
-
     def save(self, path: Path, rows: Sequence[Row]) -> None:
         """Everything that the run goes on from."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        state: dict[str, Any] = {
-            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
-            "plain": [g["lr"] for g in self.plain.param_groups] if self.plain else [],
+        numbers = [self.epoch, self.reported_products, self.seconds, self.estimating, self.in_use]
+        state = {
+            "model": self.model.state_dict(), "optimizers": [o.state_dict() for o in (self.optimizer, self.estimator)],
             "generator": self.generator.get_state(), "rows": [list(vars(r).values()) for r in rows],
-            "numbers": [self.epoch, self.points, self.products, self.seconds, self.estimating, self.in_use],
+            "points": self.stream.points, "numbers": numbers,
         }  # fmt: skip
         with atomic(path) as temporary:
             torch.save(state, temporary)
@@ -188,9 +180,9 @@ class NetTraining:
             return []
         state = torch.load(path, weights_only=True)
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if state["plain"]:
-            self.plain = torch.optim.SGD(self.model.parameters(), lr=state["plain"][0])
+        for optimizer, saved in zip((self.optimizer, self.estimator), state["optimizers"]):
+            optimizer.load_state_dict(saved)
         self.generator.set_state(state["generator"])
-        self.epoch, self.points, self.products, self.seconds, self.estimating, self.in_use = state["numbers"]
+        self.epoch, self.reported_products, self.seconds, self.estimating, self.in_use = state["numbers"]
+        self.stream.points = state["points"]
         return [Row(*values) for values in state["rows"]]

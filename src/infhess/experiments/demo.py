@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from infhess.data import digits
+from infhess.experiments import plots
 from infhess.harness.methods import online, sgd
 from infhess.harness.rows import Row
 from infhess.harness.training import AVERAGED, curve
@@ -48,3 +50,19 @@ def reached(found: Sequence[Row], *, online: bool) -> list[int | None]:
     """Data points read when the gap first fell below each of GAPS; by sgd with the rate that is the best for that gap."""
     mine = [r for r in found if (r.method == ONLINE) is online]
     return [min((r.data_points for r in mine if r.loss < gap), default=None) for gap in GAPS]
+
+
+def figure(rows: Sequence[Row], path: Path) -> Path:
+    """The gap against data points read: all rates of sgd, its best one, and infhess."""
+    best, (fig, ax) = best_rate(rows), plots.figure()
+    for method in dict.fromkeys(r.method for r in rows):
+        x, y = zip(*((r.data_points, max(r.loss, 1e-12)) for r in rows if r.method == method))
+        colour, label = {best: (plots.ORANGE, f"{best}, the best of nine"), ONLINE: (plots.BLUE, ONLINE)}.get(
+            method, (plots.GREY, None)
+        )
+        ax.plot(x, y, color=colour, label=label, linewidth=2 if label else 0.8, alpha=1.0 if label else 0.6)
+    ax.set(xscale="log", yscale="log", ylim=(1e-6, 2))
+    ax.set(xlabel="data points read", ylabel="gap to the optimum (L − L*)/(L₀ − L*)")
+    ax.set_title(f"Logistic regression, {rows[0].problem}", loc="left")
+    ax.legend(frameon=False)
+    return plots.save(fig, path)

@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infhess.experiments.claims import FAILS, HOLDS, IN_PART, Claim
-from infhess.harness.tables import Cells, write
+from infhess.harness.curves import shown
+from infhess.harness.tables import Cells, markdown, write
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -24,7 +24,18 @@ THEMED = {
     "#0b8f6a": "var(--green)",
     "#a8458c": "var(--purple)",
 }
+HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 CLASSES = {HOLDS: "holds", IN_PART: "in-part", FAILS: "fails"}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, the numbers found, a verdict, and the reason where it deviates."""
+
+    paper: str
+    found: str
+    verdict: str
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,10 +67,32 @@ class Page:
         return template.render(page=self, classes=CLASSES, drawn=drawn) + "\n"
 
 
+def verdict(*holds: bool) -> str:
+    """All, some or none of the checks."""
+    return HOLDS if all(holds) else IN_PART if any(holds) else FAILS
+
+
+def claim_table(claims: Sequence[Claim]) -> str:
+    """In Markdown."""
+    cells = [[c.paper, f"{c.found} {c.why}".strip(), c.verdict] for c in claims]
+    return markdown([["the paper", "found here", "verdict"], *cells])
+
+
+def claims(name: str, verdicts: Sequence[str], **values: Any) -> list[Claim]:
+    """From a template with these values in it: the paper -- found here -- why, and == between claims."""
+    texts = rendered(f"{name}-claims", verdicts=verdicts, **values).split("==")
+    parts = [[" ".join(words.split()) for words in text.split("--")] for text in texts]
+    return [Claim(paper, found, held, *why) for (paper, found, *why), held in zip(parts, verdicts, strict=True)]
+
+
 def notes(name: str, **values: Any) -> list[str]:
-    """The paragraphs of a template with these values in it, one note each."""
-    text = templates(escape=False).get_template(f"{name}.txt").render(values)
-    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
+    """The paragraphs of a template with these values in it."""
+    return [" ".join(paragraph.split()) for paragraph in rendered(name, **values).split("\n\n") if paragraph.strip()]
+
+
+def rendered(name: str, **values: Any) -> str:
+    """A text from its template."""
+    return templates(escape=False).get_template(f"{name}.txt").render(values)
 
 
 def templates(*, escape: bool) -> Environment:
@@ -67,9 +100,11 @@ def templates(*, escape: bool) -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("infhess.experiments")
-    return Environment(
+    found = Environment(
         loader=loader, autoescape=escape, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    found.filters |= {"g2": "{:.2g}".format, "points": shown}
+    return found
 
 
 def drawn(figure: Figure) -> str:

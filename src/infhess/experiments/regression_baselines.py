@@ -6,16 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from infhess.harness.methods import fixed
-from infhess.problems.convex_problems import ConvexProblem
-from infhess.problems.shuffled import CountedStream
+from infhess.harness.training import Run
 
 
-class AverageInverse:
+class AverageInverse(Run):
     """The mean of the least-squares estimates w̃ = B̃⁻¹Φy/|B| of the batches ("avg-inv")."""
 
-    def __init__(self, problem: ConvexProblem, stream: CountedStream) -> None:
-        self.model, self.stream, self.products, self.batches = problem.model(), stream, 0, 0
-        self.models: dict[str, nn.Module] = {"": self.model}
+    model: nn.Linear
+    batches = 0
 
     def step(self) -> None:
         """One batch: its own solution, the shortest one where there are many."""
@@ -25,14 +23,12 @@ class AverageInverse:
         self.model.weight.data += (w - self.model.weight.data) / self.batches
 
 
-class NoisyConjugateGradients:
-    """The method of conjugate gradients as it stands, each product with a fresh batch."""
+class NoisyConjugateGradients(Run):
+    """The method of conjugate gradients as it is, each product with a fresh batch."""
 
-    def __init__(self, problem: ConvexProblem, stream: CountedStream) -> None:
-        self.model, self.stream, self.products = problem.model(), stream, 0
-        self.models: dict[str, nn.Module] = {"": self.model}
-        self.r: Tensor | None = None
-        self.p = torch.zeros(0)
+    model: nn.Linear
+    r: Tensor | None = None
+    p = torch.zeros(0)
 
     def step(self) -> None:
         """The first batch gives the gradient, each further one a product."""

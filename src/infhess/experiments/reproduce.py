@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from infhess._version import __version__
 from infhess.experiments import deep_experiment, deep_report, logistic, plots, regression
-from infhess.experiments.claims import Claim, claim_table
 from infhess.experiments.convex_experiment import named
-from infhess.experiments.page import Figure, Page
+from infhess.experiments.page import Page, claim_table
 from infhess.harness.comparison import TUNING_SEED
 from infhess.harness.curves import EXACT, START
 from infhess.harness.jobs import Job
@@ -25,20 +24,8 @@ TITLES = {
 }
 
 
-class Reporting(Protocol):
-    """What reads rows and says what they show."""
-
-    def claims(self, rows: Sequence[Row]) -> list[Claim]:
-        """Claim by claim."""
-
-    def figures(self, rows: Sequence[Row], folder: Path) -> list[Figure]:
-        """Drawn into the folder."""
-
-    def notes(self, size: Any, seeds: Sequence[int]) -> list[str]:
-        """How it was done."""
-
-
-MODULES: dict[str, tuple[dict[str, Any], Reporting]] = {
+# Sizes of an experiment, and the module that reads its rows: `claims`, `figures` and `notes`.
+MODULES: dict[str, tuple[dict[str, Any], Any]] = {
     "regression": (dict(regression.SIZES), regression),
     "logistic": (dict(logistic.SIZES), logistic),
     "deep": (dict(deep_experiment.SIZES), deep_report),
@@ -52,7 +39,7 @@ class Plan:
     experiment: str
     size: Any
     seeds: tuple[int, ...]
-    reporting: Reporting
+    reporting: Any
 
     def stages(self, file: RowFile) -> Iterator[list[Job]]:
         """Jobs to run, stage after stage: the rates that tuning found go into the runs."""
@@ -60,9 +47,8 @@ class Plan:
         if self.experiment == "deep":
             yield list(deep_experiment.jobs(self.size, self.seeds, file.path.parent))
             return
-        module = {"regression": regression, "logistic": logistic}[self.experiment]
-        yield list(module.tuning(self.size))
-        yield list(module.runs(self.size, self.rows(file, TUNING_SEED), self.seeds))
+        yield list(self.reporting.tuning(self.size))
+        yield list(self.reporting.runs(self.size, self.rows(file, TUNING_SEED), self.seeds))
 
     def rows(self, file: RowFile, *seeds: int) -> list[Row]:
         """Those of this experiment, size and seeds."""

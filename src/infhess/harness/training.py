@@ -6,69 +6,50 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from infhess.harness.rows import Row
 from infhess.optim import Preconditioned, RateReport, Report
-from infhess.problems.net_problems import rounded
+from infhess.problems.convex_problems import ConvexProblem
+from infhess.problems.net_problems import NetProblem, rounded
 from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
 
 AVERAGED = ", averaged"
 RATE = ": rate"  # rows of the learning rate in use: the loss is the rate, the metric the standard deviation of its logarithm
 
 
-class Problem(Protocol):
-    """What methods are run on: a model, a loss of batches, and values over the data."""
-
-    spacing: ClassVar[float]  # a row each time that so many times more points were read
-    averages: ClassVar[bool]
-    price: ClassVar[float]  # of a product, in gradients, where the budget is one of work; 0 where it is one of data
-
-    @property
-    def data(self) -> Data:
-        """Training data."""
-
-    def model(self) -> nn.Module:
-        """At the start."""
-
-    def loss(self, model: nn.Module) -> Callable[[Data], Tensor]:
-        """Batch ↦ mean loss of the model."""
-
-    def value(self, model: nn.Module) -> float:
-        """The training objective."""
-
-    def tested(self, model: nn.Module) -> float:
-        """On held-out data."""
-
-    def limit(self) -> float:
-        """A run with an objective above it has diverged."""
+Problem = ConvexProblem | NetProblem
 
 
-class Run(Protocol):
+class Run:
     """A method at work on a problem: `step` reads from its stream whatever it needs.
 
     `models` are the outcomes by name; `products` counts products with the curvature of a batch of the stream's size.
     """
 
-    products: int
+    def __init__(self, problem: Problem, stream: CountedStream) -> None:
+        self.model: nn.Module = problem.model()
+        self.loss, self.stream, self.products = problem.loss(self.model), stream, 0
 
     @property
     def models(self) -> dict[str, nn.Module]:
         """The outcomes as of now."""
+        return {"": self.model}
 
     def step(self) -> None:
         """Read, and move."""
+        raise NotImplementedError
 
 
 Method = Callable[[Any, CountedStream], Run]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-class Training:
+class Training(Run):
     """A torch optimizer in an ordinary loop; the last iterate, and the average of iterates by torch's AveragedModel.
 
     The average weighs recent iterates more: w̄ += 4/(t+4) (w − w̄). Problems with `averages = False` have none.
@@ -77,8 +58,8 @@ class Training:
     average: AveragedModel | None = None
 
     def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
-        self.model = problem.model()
-        self.loss, self.stream, self.products, self.product_points = problem.loss(self.model), stream, 0, 0
+        super().__init__(problem, stream)
+        self.product_points, self.reported_products = 0, 0  # the latter whatever their batches' sizes
         if problem.averages:
             self.average = AveragedModel(self.model, avg_fn=lambda mean, new, t: mean + 4 / (t + 4) * (new - mean))
         self.optimizer = make(list(self.model.parameters()))
@@ -86,7 +67,7 @@ class Training:
     @property
     def models(self) -> dict[str, nn.Module]:
         """The last iterate, and the average."""
-        return {"": self.model} | ({AVERAGED: self.average.module} if self.average else {})
+        return super().models | ({AVERAGED: self.average.module} if self.average else {})
 
     def step(self) -> None:
         """One batch, one step."""
@@ -105,6 +86,7 @@ class Training:
         """Count products, in those with a batch of the stream's size."""
         if report:
             self.product_points += report.product_points
+            self.reported_products += report.products
             self.products = -(-self.product_points // self.stream.size)
 
 

@@ -14,9 +14,7 @@ from torch.nn import functional
 
 from infhess.data import digits
 from infhess.problems.features import constant, sarcos_polynomial, signs, standardised, three_or_five
-from infhess.problems.shuffled import Data
-
-Loss = Callable[[Tensor, Tensor], Tensor]
+from infhess.problems.shuffled import Data, Loss, objective
 
 
 def squares(outputs: Tensor, y: Tensor) -> Tensor:
@@ -69,13 +67,7 @@ class ConvexProblem:
 
     def loss(self, model: nn.Module) -> Callable[[Data], Tensor]:
         """Batch ↦ mean loss of the model."""
-        weights = list(model.parameters())
-
-        def value(batch: Data) -> Tensor:
-            penalty = sum(w.square().sum() for w in weights) if self.l2 else 0.0
-            return self.loss_of(model(batch[0]), batch[1]) + self.l2 / 2 * penalty
-
-        return value
+        return objective(self.loss_of, model, self.l2)
 
     def value(self, model: nn.Module) -> float:
         """The objective over all the data."""

@@ -15,10 +15,9 @@ from torch.nn import functional
 from infhess.data import mnist, sarcos
 from infhess.problems.features import cifar_images, standardised
 from infhess.problems.nets import CharGru, CharTransformer, batch_norm_net, digit_net, mlp, paper_net
-from infhess.problems.shuffled import Data
+from infhess.problems.shuffled import Data, Loss, objective
 from infhess.problems.text import ALPHABET, generated
 
-Loss = Callable[[Tensor, Tensor], Tensor]
 # Points on which training objective and test loss are evaluated.
 EVALUATED = 1000
 
@@ -44,13 +43,14 @@ class NetProblem:
     price: ClassVar[float] = 2.5  # of a product with its graph, in gradients: more than it costs on any of these
 
     @cached_property
-    def _both(self) -> tuple[Data, Data]:
+    def both(self) -> tuple[Data, Data]:
+        """To train on, and to test on."""
         return self.read()
 
     @property
     def data(self) -> Data:
         """To train on."""
-        return self._both[0]
+        return self.both[0]
 
     def model(self) -> nn.Module:
         """A net at its start, by torch's global generator."""
@@ -58,22 +58,16 @@ class NetProblem:
 
     def loss(self, model: nn.Module) -> Callable[[Data], Tensor]:
         """Batch ↦ mean loss of the model."""
-        weights = list(model.parameters())
-
-        def value(batch: Data) -> Tensor:
-            penalty = torch.stack([w.square().sum() for w in weights]).sum() if self.l2 else 0.0
-            return self.loss_of(model(batch[0]), batch[1]) + self.l2 / 2 * penalty
-
-        return value
+        return objective(self.loss_of, model, self.l2)
 
     def value(self, model: nn.Module) -> float:
         """The training objective, on the first points, to six digits."""
         penalty = self.l2 / 2 * float(sum(w.detach().square().sum() for w in model.parameters())) if self.l2 else 0.0
-        return rounded(self._evaluated(model, self._both[0]) + penalty)
+        return rounded(self._evaluated(model, self.both[0]) + penalty)
 
     def tested(self, model: nn.Module) -> float:
         """The loss on held-out data, to six digits."""
-        return rounded(self._evaluated(model, self._both[1]))
+        return rounded(self._evaluated(model, self.both[1]))
 
     def limit(self) -> float:
         """Only a net that is not finite is lost."""
@@ -81,15 +75,12 @@ class NetProblem:
 
     def _evaluated(self, model: nn.Module, data: Data) -> float:
         mode = model.training
-        model.eval()
-        try:
-            with torch.no_grad():
-                parts = [t[:EVALUATED].split(500) for t in data]  # type: ignore[no-untyped-call]
-                return sum(len(y) * float(self.loss_of(model(x), y)) for x, y in zip(*parts)) / min(
-                    EVALUATED, len(data[0])
-                )
-        finally:
+        parts = [t[:EVALUATED].split(500) for t in data]  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            model.eval()
+            total = sum(len(y) * float(self.loss_of(model(x), y)) for x, y in zip(*parts))
             model.train(mode)
+        return total / min(EVALUATED, len(data[0]))
 
 
 def rounded(x: float) -> float:

@@ -1,14 +1,15 @@
-"""Mini-batches as a DataLoader with shuffling gives them, from tensors in memory; and torch's global seed for a while."""
+"""Mini-batches from tensors in memory as a DataLoader gives them, the objective of a batch, and torch's global seed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Data = tuple[Tensor, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]  # of outputs and targets
 
 
 class Shuffled:
@@ -56,6 +57,17 @@ class CountedStream:
         x, y = self._batches.whole()
         self.points += len(x)
         yield from zip(x.split(1024), y.split(1024))  # type: ignore[no-untyped-call]
+
+
+def objective(loss: Loss, model: nn.Module, l2: float) -> Callable[[Data], Tensor]:
+    """Batch ↦ mean loss of the model, plus ½ l2 |w|²."""
+    weights = list(model.parameters())
+
+    def value(batch: Data) -> Tensor:
+        penalty = torch.stack([w.square().sum() for w in weights]).sum() if l2 else 0.0
+        return loss(model(batch[0]), batch[1]) + l2 / 2 * penalty
+
+    return value
 
 
 @contextmanager

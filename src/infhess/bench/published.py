@@ -1,4 +1,4 @@
-"""SketchySGD (Frangella, Rathore, Zhao & Udell 2023), from its paper: a sketched Hessian of a few points, and its own step."""
+"""Methods written from their papers: SketchySGD (Frangella, Rathore, Zhao & Udell 2023) and CDAT (Roulet et al. 2024)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from infhess.curvature import Hessian
-from infhess.harness.training import AVERAGED, Method
+from infhess.harness.training import AVERAGED, Method, Problem, Run
 from infhess.problems.convex_problems import ConvexProblem, squares
 from infhess.problems.shuffled import CountedStream
 
 POWER_ITERATIONS, ALPHA = 10, 0.5
+# CDAT: η = σ ⟨gᵀu⟩ / ⟨|uᵀHu|⟩, with moving averages.
+SIGMA, SMOOTHING, BETAS, EPS = 2.0, 0.9, (0.9, 0.999), 1e-8
 
 
 def nystrom(Y: Tensor, Omega: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,20 +34,25 @@ def inverse(values: Tensor, U: Tensor, rho: float, g: Tensor, power: float = -1.
     return out
 
 
-class Sketchy:
+class Sketchy(Run):
     """w ← w − η (Ĥ + ρI)⁻¹ g, η = ½ / λmax((Ĥ+ρI)^{−½} H' (Ĥ+ρI)^{−½}), with Ĥ of rank r and H' of fresh points, √n each.
 
     Both are computed at the start, and again each epoch unless the loss is quadratic.
     """
 
+    model: nn.Linear
+
     def __init__(self, problem: ConvexProblem, stream: CountedStream, rank: int, rho: float) -> None:
-        self.model, self.stream, self.rank, self.rho, self.products = problem.model(), stream, rank, rho, 0
-        self.average = problem.model()
-        self.models: dict[str, nn.Module] = {"": self.model, AVERAGED: self.average}
-        self.loss = problem.loss(self.model)
+        super().__init__(problem, stream)
+        self.rank, self.rho, self.average = rank, rho, problem.model()
         self.points, self.again = int(stream.population**0.5), problem.loss_of is not squares
         self.values, self.U, self.rate = torch.zeros(0), torch.zeros(0), 0.0
         self.steps, self.due = 0, 0
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The last iterate, and the average."""
+        return {"": self.model, AVERAGED: self.average}
 
     def step(self) -> None:
         """One batch; before it, the curvature where it is due."""
@@ -87,3 +94,31 @@ class Sketchy:
 def sketchy(rank: int, rho: float) -> Method:
     """SketchySGD of a rank, with its ρ."""
     return partial(Sketchy, rank=rank, rho=rho)
+
+
+class Cdat(Run):
+    """w −= η u with u = m̂/√v̂ of Adam, and η = 2 gᵀu/uᵀHu, the edge of stability along u, both sides averaged over time."""
+
+    def __init__(self, problem: Problem, stream: CountedStream) -> None:
+        super().__init__(problem, stream)
+        self.params = list(self.model.parameters())
+        n = sum(p.numel() for p in self.params)
+        self.m, self.v, self.steps, self.above, self.below = torch.zeros(n), torch.zeros(n), 0, 0.0, 0.0
+
+    def step(self) -> None:
+        """Gradient and product of one batch."""
+        batch = next(self.stream)
+        source = Hessian(self.loss, self.params, [batch])
+        local = source.local(batch)
+        g = local.gradient()
+        self.steps += 1
+        self.m = BETAS[0] * self.m + (1 - BETAS[0]) * g
+        self.v = BETAS[1] * self.v + (1 - BETAS[1]) * g.square()
+        u = self.m / (1 - BETAS[0] ** self.steps) / ((self.v / (1 - BETAS[1] ** self.steps)).sqrt() + EPS)
+        along, curved = float(g @ u), float(u @ source.product(local, u))
+        self.products += 1
+        self.above = SMOOTHING * self.above + (1 - SMOOTHING) * max(along, 0.0)
+        self.below = SMOOTHING * self.below + (1 - SMOOTHING) * abs(curved)
+        rate = SIGMA * self.above / self.below if self.below > 0 else 0.0
+        for p, part in zip(self.params, source.flat.unpack(u)):
+            p.data.add_(part, alpha=-rate)

@@ -7,8 +7,8 @@ import os
 import pytest
 import torch
 
-from infhess.problems.convex import ConvexProblem, softmax, squares
-from infhess.problems.convex import logistic as logistic_loss
+from infhess.problems.convex_problems import ConvexProblem, softmax, squares
+from infhess.problems.convex_problems import logistic as logistic_loss
 from infhess.problems.shuffled import Shuffled
 
 needs_data = pytest.mark.skipif(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from infhess.data import digits
-from infhess.problems.deep import NetProblem
+from infhess.problems.net_problems import NetProblem
 
 
 def images():

@@ -16,7 +16,7 @@ from infhess import (
     infer_steps,
     paper_preconditioner,
 )
-from infhess.bench.printed import printed_steps
+from infhess.bench.paper_algorithm import paper_steps
 from util import F64, close, randn, spd, spectrum
 
 N = 20
@@ -94,7 +94,7 @@ def test_the_fast_loop_is_the_printed_algorithm():
         return Products(lambda s: B @ s + 0.1 * s.norm() * next(p), lambda: next(g), N)
 
     ours = [s.posterior.mean.dense() for s in infer_steps(source(), 8, method="paper", prior=prior)]
-    theirs = [prior.mean * torch.eye(N, dtype=F64) + WX @ WS.mT for WX, WS in printed_steps(source(), 8, prior)]
+    theirs = [prior.mean * torch.eye(N, dtype=F64) + WX @ WS.mT for WX, WS in paper_steps(source(), 8, prior)]
     for a, b in zip(ours, theirs, strict=True):
         close(a, b, 1e-9)
 

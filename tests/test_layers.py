@@ -1,9 +1,11 @@
-"""Imports go downward only, and the core imports torch and safetensors alone."""
+"""Imports go downward only and in no circle, the core imports torch and safetensors alone, and names occur once."""
 
 from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ LAYERS = [
     {"spectra"},
     {"optim"},
     {"problems", "data"},
+    {"harness"},
     {"experiments", "bench"},
     {"cli", "__main__"},
 ]
@@ -75,3 +78,48 @@ def test_the_core_imports_torch_and_safetensors_alone(path):
 def test_the_table_of_layers_is_the_package():
     present = {layer(p) for p in FILES}
     assert present <= set(LEVEL), present - set(LEVEL)
+
+
+def modules():
+    """Dotted names of all modules, and their files."""
+    paths = {p: p.relative_to(ROOT.parent).with_suffix("") for p in sorted(ROOT.rglob("*.py"))}
+    return {".".join(name.parts).removesuffix(".__init__"): path for path, name in paths.items()}
+
+
+def imported(path, known):
+    """Modules of the package that a file imports, anywhere in it: at the top, in functions, and under TYPE_CHECKING."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in known else node.module for name in names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_no_imports_go_in_a_circle():
+    known = modules()
+    # A package imports its modules to hand their names on; who imports the package by name waits for these as well.
+    graph = {name: {m for m in imported(path, known) if m in known} for name, path in known.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(reversed(error.args[1])))
+
+
+def test_a_circle_is_seen_wherever_the_imports_stand(tmp_path):
+    first, second = tmp_path / "first.py", tmp_path / "second.py"
+    first.write_text("def f():\n    from infhess import second\n")
+    second.write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from infhess.first import f\n")
+    known = {"infhess.first": first, "infhess.second": second}
+    graph = {name: set(imported(path, known)) for name, path in known.items()}
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph).prepare()
+
+
+def test_a_file_name_occurs_once():
+    names = Counter(p.name for p in ROOT.rglob("*.py") if p.name != "__init__.py")
+    assert {name for name, count in names.items() if count > 1} <= KNOWN_TWICE
+
+
+# Outside of the harness, experiments, benches and problems.
+KNOWN_TWICE = {"files.py", "krylov.py"}

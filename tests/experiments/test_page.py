@@ -10,8 +10,7 @@ import subprocess
 import pytest
 
 from infhess.experiments import plots
-from infhess.experiments.claims import FAILS, HOLDS, IN_PART, Claim, markdown, verdict
-from infhess.experiments.page import Figure, Page
+from infhess.experiments.page import FAILS, HOLDS, IN_PART, Claim, Figure, Page, claim_table, verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
@@ -97,5 +96,5 @@ def test_text_is_escaped_and_names_inside_figures_differ(page):
 
 
 def test_verdicts():
-    assert [verdict(v) for v in ([True], [True, False], [False])] == [HOLDS, IN_PART, FAILS]
-    assert "| A | 1 why | holds |" in markdown([Claim("A", "1", HOLDS, "why")])
+    assert [verdict(*v) for v in ([True], [True, False], [False])] == [HOLDS, IN_PART, FAILS]
+    assert "| A | 1 why | holds |" in claim_table([Claim("A", "1", HOLDS, "why")])

@@ -3,60 +3,91 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from infhess.curvature import Products
-from infhess.experiments.pieces import Piece
-from infhess.experiments.rows import Row
+from infhess.harness.jobs import Job
+from infhess.harness.rows import Row
+from infhess.harness.tables import markdown
 from infhess.problems import CURVATURE, CurvatureProblem
 from infhess.problems.shuffled import Shuffled
-from infhess.spectra import Spectrum, largest, spectrum, trace
+from infhess.spectra import largest, spectrum, trace
 
 EXPERIMENT = "bench-curvature-coverage"
 PROBLEMS = (
-    "mnist-3v5/start",
-    "mnist-3v5/near-optimum",
-    "sarcos-natural",
-    "mlp/start",
-    "mlp/trained",
-    "mlp-gauss-newton/trained",
-)
+    "mnist-3v5/start", "mnist-3v5/near-optimum", "sarcos-natural", "mlp/start", "mlp/trained", "mlp-gauss-newton/trained",
+)  # fmt: skip
 BATCHES = (16, 64, 256, 1024)
 TOP, LEVEL, TRIALS = 5, 0.95, 200
 FRESH = (256, 1024)
+FLAT, RULE, SCALARS = "flagged as unresolved", "rtol = 0.2", "trace and upper bound"
+BANDS = {"eigenvalues": (0.93, 0.985), "along": (0.925, 0.97), RULE: (0.93, 1.0), FLAT: (0.98, 1.0)}
+
+
+class Truth(NamedTuple):
+    """A problem, its exact matrix and the eigenvalues of that, descending."""
+
+    problem: CurvatureProblem
+    H: Tensor
+    values: Tensor
 
 
 @lru_cache(maxsize=1)
-def problem_and_truth(name: str) -> tuple[CurvatureProblem, Tensor]:
-    """A problem and its exact matrix."""
+def truth_of(name: str) -> Truth:
+    """By name, kept for the next job in this process."""
     problem = CURVATURE[name]()
-    return problem, problem.dense()
+    H = problem.dense()
+    return Truth(problem, H, torch.linalg.eigvalsh(H).flip(0))
 
 
-def pieces(seed: int, trials: int, problems: tuple[str, ...] = PROBLEMS) -> Iterator[Piece]:
-    """A cell a piece: problem × batch size in double precision, then one batch size in single, and the rules."""
+class Trial(NamedTuple):
+    """A result with its cost, what it covered, and its relative error; `beside` is another hit of the same trial."""
+
+    found: Any
+    hit: Tensor
+    error: float = 0.0
+    beside: Tensor | None = None
+
+
+def jobs(seed: int, trials: int, problems: tuple[str, ...] = PROBLEMS) -> Iterator[Job]:
+    """One job per cell: problem × batch size in double precision, then one batch size in single, and the rules."""
     for name in problems:
-        for batch in BATCHES:
-            yield _piece(name, "eigenvalues", seed, batch, eigenvalues, (name, batch, seed, trials, "float64"))
-        yield _piece(name, "eigenvalues, float32", seed, 64, eigenvalues, (name, 64, seed, trials, "float32"))
-        for fresh in FRESH:
-            yield _piece(name, f"along, {fresh} fresh points", seed, 64, along, (name, 64, fresh, seed, trials))
-        yield _piece(name, "rtol = 0.2", seed, 64, stop_rule, (name, 64, seed, trials))
-        yield _piece(name, "trace and upper bound", seed, 64, scalars, (name, 64, seed, trials))
-    yield _piece("flat", "flagged as unresolved", seed, 64, flat, (64, seed, trials))
+        cells: list[tuple[str, int, Callable[..., Trial]]] = [("eigenvalues", b, eigenvalues) for b in BATCHES]
+        cells += [("eigenvalues, float32", 64, partial(eigenvalues, dtype=torch.float32))]
+        cells += [(f"along, {fresh} fresh points", 64, partial(along, fresh=fresh)) for fresh in FRESH]
+        for method, batch, trial in [*cells, (RULE, 64, stop_rule), (SCALARS, 64, scalars)]:
+            yield Job(Row(EXPERIMENT, name, method, seed, batch), repeated, (trials, trial))
+    yield Job(Row(EXPERIMENT, "flat", FLAT, seed, 64), repeated, (trials, flat))
 
 
-def _piece(name: str, method: str, seed: int, batch: int, call: object, arguments: tuple[object, ...]) -> Piece:
-    key = (EXPERIMENT, name, method, seed, batch)
-    return Piece(key, f"{name}, batch {batch}: {method}", call, arguments)  # type: ignore[arg-type]
+def repeated(template: Row, trials: int, trial: Callable[..., Trial]) -> list[Row]:
+    """Mean coverage as the metric, mean relative error as the loss, cost and seconds per trial; and other hits beside."""
+    truth = truth_of(template.problem) if template.problem in CURVATURE else None
+    start, base = time.perf_counter(), 10**9 * (template.seed + 1) + 10**5 * template.batch_size
+    found = [trial(truth, template.batch_size, torch.Generator().manual_seed(base + i)) for i in range(trials)]
+    points, products = (sum(getattr(t.found, n) for t in found) // trials for n in ("data_points", "products"))
+    row = replace(template, data_points=points, products=products, seconds=(time.perf_counter() - start) / trials)
+    row = replace(row, loss=sum(t.error for t in found) / trials, metric=_share([t.hit for t in found]))
+    beside = [t.beside for t in found if t.beside is not None]
+    if beside:
+        return [row, replace(row, method=BESIDE[template.method], metric=_share(beside))]
+    if not template.method.startswith("eigenvalues"):
+        return [row]
+    each = torch.stack([t.hit for t in found]).double().mean(0).tolist()
+    return [row, *(replace(Row(*row.key), method=f"{row.method}: λ{i}", metric=c) for i, c in enumerate(each, 1))]
 
 
-def _generator(seed: int, batch: int, trial: int) -> torch.Generator:
-    return torch.Generator().manual_seed(10**9 * (seed + 1) + 10**5 * batch + trial)
+BESIDE = {RULE: f"{RULE}: coverage at the stop", SCALARS: "largest: 99 % upper bound"}
+
+
+def _share(hits: Sequence[Tensor]) -> float:
+    return float(torch.stack([hit.double().mean() for hit in hits]).mean())
 
 
 def _covered(truth: Tensor, interval: tuple[Tensor, Tensor]) -> Tensor:
@@ -64,149 +95,74 @@ def _covered(truth: Tensor, interval: tuple[Tensor, Tensor]) -> Tensor:
     return (low.double() <= truth) & (truth <= high.double())
 
 
-def _row(
-    name: str,
-    method: str,
-    seed: int,
-    batch: int,
-    hits: list[Tensor],
-    errors: list[float],
-    cost: tuple[int, int],
-    start: float,
-) -> Row:
-    """Mean coverage as the metric, mean relative error as the loss, cost and seconds a trial."""
-    share = float(torch.stack([h.double().mean() for h in hits]).mean())
-    n, seconds = len(hits), time.perf_counter() - start
-    return Row(
-        EXPERIMENT, name, method, seed, batch, cost[1] // n, cost[0] // n, seconds / n,
-        loss=sum(errors) / max(len(errors), 1), metric=share,
-    )  # fmt: skip
+def _relative(values: Tensor, truth: Tensor) -> Tensor:
+    return torch.abs((values.double() - truth) / truth)
 
 
-def _relative(found: Spectrum, truth: Tensor) -> float:
-    return float(((found.values.double() - truth) / truth).abs().mean())
+def eigenvalues(truth: Truth, batch: int, g: torch.Generator, dtype: torch.dtype = torch.float64) -> Trial:
+    """The intervals for the top five eigenvalues."""
+    found, exact = spectrum(truth.problem.source(batch, g, dtype), TOP, generator=g), truth.values[:TOP]
+    return Trial(found, _covered(exact, found.interval(LEVEL)), float(_relative(found.values, exact).mean()))
 
 
-def eigenvalues(name: str, batch: int, seed: int, trials: int, dtype: str) -> list[Row]:
-    """Coverage of the intervals for the top five eigenvalues."""
-    problem, H = problem_and_truth(name)
-    truth, start = torch.linalg.eigvalsh(H).flip(0)[:TOP], time.perf_counter()
-    hits, errors, products, points = [], [], 0, 0
-    for trial in range(trials):
-        g = _generator(seed, batch, trial)
-        found = spectrum(problem.source(batch, g, getattr(torch, dtype)), TOP, generator=g)
-        hits.append(_covered(truth, found.interval(LEVEL)))
-        errors.append(_relative(found, truth))
-        products, points = products + found.products, points + found.data_points
-    method = "eigenvalues" if dtype == "float64" else f"eigenvalues, {dtype}"
-    whole = _row(name, method, seed, batch, hits, errors, (products, points), start)
-    each = torch.stack(hits).double().mean(0)
-    return [
-        whole,
-        *(Row(EXPERIMENT, name, f"{method}: λ{i + 1}", seed, batch, metric=float(c)) for i, c in enumerate(each)),
-    ]
+def along(truth: Truth, batch: int, g: torch.Generator, fresh: int) -> Trial:
+    """The intervals for uᵀHu from fresh data."""
+    problem, H, _ = truth
+    found = spectrum(problem.source(batch, g), TOP, generator=g)
+    exact = (found.vectors * (H @ found.vectors)).sum(0)
+    measured = found.along(Shuffled((problem.x, problem.y), batch, g), points=fresh)
+    return Trial(measured, _covered(exact, measured.interval(LEVEL)), float(_relative(measured.values, exact).mean()))
 
 
-def along(name: str, batch: int, fresh: int, seed: int, trials: int) -> list[Row]:
-    """Coverage of the intervals for uᵀHu from fresh data."""
-    problem, H = problem_and_truth(name)
-    start, hits, errors, products, points = time.perf_counter(), [], [], 0, 0
-    for trial in range(trials):
-        g = _generator(seed, batch, trial)
-        found = spectrum(problem.source(batch, g), TOP, generator=g)
-        truth = (found.vectors * (H @ found.vectors)).sum(0)
-        measured = found.along(Shuffled((problem.x, problem.y), batch, g), points=fresh)
-        hits.append(_covered(truth, measured.interval(LEVEL)))
-        errors.append(float(((measured.values - truth) / truth).abs().mean()))
-        products, points = products + measured.products, points + measured.data_points
-    return [_row(name, f"along, {fresh} fresh points", seed, batch, hits, errors, (products, points), start)]
+def stop_rule(truth: Truth, batch: int, g: torch.Generator) -> Trial:
+    """Whether the largest relative error stays below the tolerance; and coverage at the stop."""
+    found, exact = spectrum(truth.problem.source(batch, g), TOP, 0.2, generator=g), truth.values[:TOP]
+    worst = _relative(found.values, exact).max()
+    return Trial(found, worst <= 0.2, float(worst), _covered(exact, found.interval(LEVEL)))
 
 
-def stop_rule(name: str, batch: int, seed: int, trials: int) -> list[Row]:
-    """Share of trials in which the largest relative error stays below the tolerance; and coverage at the stop."""
-    problem, H = problem_and_truth(name)
-    truth, start = torch.linalg.eigvalsh(H).flip(0)[:TOP], time.perf_counter()
-    within, hits, errors, products, points = [], [], [], 0, 0
-    for trial in range(trials):
-        g = _generator(seed, batch, trial)
-        found = spectrum(problem.source(batch, g), TOP, 0.2, generator=g)
-        worst = ((found.values - truth) / truth).abs().max()
-        within.append((worst <= 0.2)[None])
-        errors.append(float(worst))
-        hits.append(_covered(truth, found.interval(LEVEL)))
-        products, points = products + found.products, points + found.data_points
-    cost = (products, points)
-    return [
-        _row(name, "rtol = 0.2", seed, batch, within, errors, cost, start),
-        _row(name, "rtol = 0.2: coverage at the stop", seed, batch, hits, errors, cost, start),
-    ]
+def scalars(truth: Truth, batch: int, g: torch.Generator) -> Trial:
+    """The trace's interval, and the 99 % upper bound on the largest eigenvalue."""
+    total, source = float(torch.trace(truth.H)), partial(truth.problem.source, batch, g)
+    found, bound = trace(source(), generator=g), largest(source(), generator=g)
+    low, high = found.interval(LEVEL)
+    hit, above = torch.tensor(low <= total <= high), truth.values[0] <= bound.upper(0.99)
+    return Trial(found, hit, abs(found.value / total - 1), above)
 
 
-def scalars(name: str, batch: int, seed: int, trials: int) -> list[Row]:
-    """Coverage of the trace's interval, and of the 99 % upper bound on the largest eigenvalue."""
-    problem, H = problem_and_truth(name)
-    top, total, start = torch.linalg.eigvalsh(H)[-1], torch.trace(H), time.perf_counter()
-    traces, bounds, errors, products, points = [], [], [], 0, 0
-    for trial in range(trials):
-        g = _generator(seed, batch, trial)
-        estimate, bound = trace(problem.source(batch, g), generator=g), largest(problem.source(batch, g), generator=g)
-        low, high = estimate.interval(LEVEL)
-        traces.append(torch.tensor([low <= float(total) <= high]))
-        bounds.append(torch.tensor([float(top) <= bound.upper(0.99)]))
-        errors.append(abs(estimate.value / float(total) - 1))
-        products, points = products + estimate.products, points + estimate.data_points
-    cost = (products, points)
-    return [
-        _row(name, "trace and upper bound", seed, batch, traces, errors, cost, start),
-        _row(name, "largest: 99 % upper bound", seed, batch, bounds, errors, cost, start),
-    ]
+def flat(_: None, batch: int, g: torch.Generator, size: int = 300) -> Trial:
+    """A flat spectrum, I of size 300 seen through Gaussian rows: nothing stands out, and the result must say so."""
 
+    def product(s: Tensor) -> Tensor:
+        X = torch.randn(batch, size, generator=g, dtype=torch.float64)
+        return X.mT @ (X @ s) / batch
 
-def flat(batch: int, seed: int, trials: int) -> list[Row]:
-    """A flat spectrum, I of size 300 seen through Gaussian rows: nothing stands out, and that must be said."""
-    size, start, hits, products = 300, time.perf_counter(), [], 0
-    for trial in range(trials):
-        g = _generator(seed, batch, trial)
-
-        def product(s: Tensor, g: torch.Generator = g) -> Tensor:
-            X = torch.randn(batch, size, generator=g, dtype=torch.float64)
-            return X.mT @ (X @ s) / batch
-
-        found = spectrum(Products(product, None, size), TOP, generator=g)
-        hits.append((~found.resolved).any()[None])
-        products += found.products
-    return [_row("flat", "flagged as unresolved", seed, batch, hits, [], (products, 0), start)]
-
-
-BANDS = {
-    "eigenvalues": (0.93, 0.985),
-    "along": (0.925, 0.97),
-    "rtol = 0.2": (0.93, 1.0),
-    "flagged": (0.98, 1.0),
-}
+    found = spectrum(Products(product, None, size), TOP, generator=g)
+    return Trial(found, (~found.resolved).any())
 
 
 def band(method: str) -> tuple[float, float] | None:
-    """What the coverage of a method is meant to lie in."""
+    """The goal for the coverage of a method."""
     if ":" in method:
         return None
     return next((wanted for start, wanted in BANDS.items() if method.startswith(start)), None)
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """A line a problem and measure, a column a batch size; what lies outside of its band is marked."""
-    cells = {(r.problem, r.method, r.batch_size): r for r in rows if ": λ" not in r.method}
-    lines = ["| problem | nominal 95 % intervals | " + " | ".join(f"batch {b}" for b in BATCHES) + " | band |"]
-    lines.append("|---" * (len(BATCHES) + 3) + "|")
+def summary(rows: Sequence[Row]) -> str:
+    """One line per problem and measure, one column per batch size; what lies outside of its band is marked."""
+    cells = {(r.problem, r.method, r.batch_size): r.metric for r in rows if ": λ" not in r.method}
     order = {name: i for i, name in enumerate((*PROBLEMS, *CURVATURE))}
-    for problem, method in sorted(
-        dict.fromkeys((p, m) for p, m, _ in cells), key=lambda pm: order.get(pm[0], len(order))
-    ):
-        wanted, shown = band(method), []
-        for batch in BATCHES:
-            row = cells.get((problem, method, batch))
-            outside = row is not None and wanted is not None and not wanted[0] <= round(row.metric, 4) <= wanted[1]
-            shown.append("" if row is None else f"{100 * row.metric:.1f}" + (" ✗" if outside else ""))
-        limits = f"{100 * wanted[0]:g}–{100 * wanted[1]:g}" if wanted else ""
-        lines.append(f"| {problem} | {method} | {' | '.join(shown)} | {limits} |")
-    return "\n".join(lines) + "\n"
+    lines = [["problem", "nominal 95 % intervals", *(f"batch {b}" for b in BATCHES), "band"]]
+    measures = dict.fromkeys((p, m) for p, m, _ in cells)
+    for problem, method in sorted(measures, key=lambda pm: order.get(pm[0], len(order))):
+        wanted = band(method)
+        shown = (_marked(cells.get((problem, method, batch)), wanted) for batch in BATCHES)
+        lines.append([problem, method, *shown, f"{100 * wanted[0]:g}–{100 * wanted[1]:g}" if wanted else ""])
+    return markdown(lines)
+
+
+def _marked(coverage: float | None, wanted: tuple[float, float] | None) -> str:
+    if coverage is None:
+        return ""
+    outside = wanted is not None and not wanted[0] <= round(coverage, 4) <= wanted[1]
+    return f"{100 * coverage:.1f}" + (" ✗" if outside else "")

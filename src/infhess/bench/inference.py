@@ -1,37 +1,40 @@
-"""Time and memory of the inference loop, beside what memory bandwidth allows and beside the printed algorithm."""
+"""Time and memory of the inference loop, beside the bound of memory bandwidth and the paper's algorithm."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess.bench.loop import FLOAT, PRIOR, STEPS, Clocked, methods
-from infhess.bench.memory import peak_in_new_process
-from infhess.bench.printed import printed_steps
+from infhess.bench.loop import PRIOR, STEPS, Clocked, methods, peak_in_new_process
+from infhess.bench.paper_algorithm import paper_steps
 from infhess.curvature import Products
 from infhess.experiments import plots
-from infhess.experiments.pieces import Piece
-from infhess.experiments.rows import Row
+from infhess.harness.jobs import Job
+from infhess.harness.rows import Row
+from infhess.harness.tables import Target, at_least, at_most, markdown, target_cells
+from infhess.harness.timing import FLOAT, copied_bytes, copy_seconds, median_seconds
 from infhess.posterior import CurvatureShaped, Posterior, Prior, condition
 
 EXPERIMENT, REPEATS = "bench-inference", 5
 SIZES = (10**4, 10**5, 10**6, 10**7)
+COPY, COPY_S, PAPER = "copy of 16 columns", "copy of S", "paper's algorithm"
 # Columns of N numbers that the last iteration cannot avoid moving, by the order in which its parts depend on each other.
 # paper: Sᵀg reads S; Y x and S x read both; Sᵀy and Yᵀs read both. curvature: Yᵀg, then Y x, then Yᵀy read Y.
 # Vectors of N numbers besides, read or written: g (twice), s (written, normalised, stored), y (read, normalised, stored).
 COLUMNS = {"paper": 5, "curvature": 3}
 VECTORS = 10
+Steps = Callable[[Products], Iterator[Any]]
 
 
-def loop_seconds(steps: Callable[[Products], Iterator[Any]], size: int, seed: int) -> list[float]:
+def loop_seconds(steps: Steps, size: int, seed: int) -> list[float]:
     """Seconds of each iteration, those inside the source taken off."""
     clocked, seconds = Clocked(size, seed), []
     iterator = steps(clocked.source())
@@ -43,78 +46,46 @@ def loop_seconds(steps: Callable[[Products], Iterator[Any]], size: int, seed: in
     return seconds
 
 
-def copy_seconds(size: int) -> float:
-    """Seconds to copy STEPS columns of `size` float32 numbers."""
-    source = torch.rand(STEPS, size)
-    target = torch.empty_like(source)
-    return repeated(lambda: target.copy_(source))
-
-
-def copy_bandwidth(size: int) -> float:
-    """Bytes a second that a copy of such columns moves: each number is read once and written once."""
-    return 2 * STEPS * size * FLOAT / copy_seconds(size)
-
-
-def repeated(f: Callable[[], object]) -> float:
-    """The median of several timings, after a warm-up."""
-    f()
-    seconds = []
-    for _ in range(2 * REPEATS + 1):
-        start = time.perf_counter()
-        f()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
-
-
-def pieces(seed: int, *, quick: bool = False) -> Iterator[Piece]:
-    """What there is to measure: the loop at each size, then the printed algorithm."""
+def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
+    """The loop at each size, then the paper's algorithm, and conditioning on tall columns."""
     sizes = SIZES[:2] if quick else SIZES
     for size in sizes:
-        key = (EXPERIMENT, f"N={size:.0e}", "copy of 16 columns", seed, 0)
-        yield Piece(key, f"inference loop, N = {size:.0e}", loop_rows, (size, seed))
+        yield Job(Row(EXPERIMENT, f"N={size:.0e}", COPY, seed), loop_rows, (size,))
     size = sizes[-1] if quick else 10**6
-    key = (EXPERIMENT, f"printed N={size:.0e}", "printed, 16 iterations", seed, 0)
-    yield Piece(key, f"printed algorithm, N = {size:.0e}", printed_rows, (size, seed))
+    yield Job(Row(EXPERIMENT, f"{PAPER} N={size:.0e}", f"{PAPER}, 16 iterations", seed), paper_rows, (size,))
     size = sizes[-1] if quick else 2 * 10**6
-    key = (EXPERIMENT, f"condition N={size:.0e}", "copy of S", seed, 0)
-    yield Piece(key, f"conditioning on tall columns, N = {size:.0e}", condition_rows, (size, seed))
+    yield Job(Row(EXPERIMENT, f"condition N={size:.0e}", COPY_S, seed), condition_rows, (size,))
 
 
-def loop_rows(size: int, seed: int) -> list[Row]:
+def loop_rows(template: Row, size: int) -> list[Row]:
     """The last iteration of each method beside a copy and the bound, and the peak memory of the loop."""
-    problem, rows = f"N={size:.0e}", []
-    copies = [copy_seconds(size)]
+    rows, copies, seed = [], [copy_seconds(size)], template.seed
     for name, steps in methods().items():
-        last = [statistics.median(loop_seconds(steps, size, seed)[-3:]) for _ in range(REPEATS)]
+        seconds = median(median(loop_seconds(steps, size, seed)[-3:]) for _ in range(REPEATS))
         copies.append(copy_seconds(size))
-        # The copy moves each number twice: once read, once written.
-        bandwidth = 2 * STEPS * size * FLOAT / statistics.median(copies[-2:])
+        bandwidth = copied_bytes(size) / median(copies[-2:])
         bound = (COLUMNS[name] * (STEPS - 1) + VECTORS) * size * FLOAT / bandwidth
-        seconds = statistics.median(last)
         rows += [
-            Row(EXPERIMENT, problem, f"{name}: iteration / bound", seed, seconds=seconds, metric=seconds / bound),
-            Row(EXPERIMENT, problem, f"{name}: peak memory / N", seed, metric=peak_in_new_process(name, size, seed)),
+            replace(template, method=f"{name}: iteration / bound", seconds=seconds, metric=seconds / bound),
+            replace(template, method=f"{name}: peak memory / N", metric=peak_in_new_process(name, size, seed)),
         ]
-    copy = statistics.median(copies)
-    return [Row(EXPERIMENT, problem, "copy of 16 columns", seed, seconds=copy, metric=1.0), *rows]
+    return [replace(template, seconds=median(copies), metric=1.0), *rows]
 
 
-def printed_rows(size: int, seed: int) -> list[Row]:
-    """All 16 iterations and the mean after them: ours, and the printed algorithm that recomputes at each of them."""
-    problem = f"printed N={size:.0e}"
-    printed = statistics.median(
-        sum(loop_seconds(lambda source: printed_steps(source, STEPS, PRIOR), size, seed)) for _ in range(3)
-    )
-    rows = [Row(EXPERIMENT, problem, "printed, 16 iterations", seed, seconds=printed, metric=1.0)]
+def paper_rows(template: Row, size: int) -> list[Row]:
+    """All 16 iterations and the mean after them: infhess, and the paper's algorithm that recomputes at each of them."""
+    recomputed, seed = partial(paper_steps, steps=STEPS, prior=PRIOR), template.seed
+    slow = median(sum(loop_seconds(recomputed, size, seed)) for _ in range(3))
+    rows = [replace(template, seconds=slow, metric=1.0)]
     for name, steps in methods().items():
-        ours = statistics.median(sum(loop_seconds(_with_mean(steps), size, seed)) for _ in range(REPEATS))
-        rows.append(Row(EXPERIMENT, problem, f"{name}: times faster", seed, seconds=ours, metric=printed / ours))
+        fast = median(sum(loop_seconds(partial(_with_mean, steps), size, seed)) for _ in range(REPEATS))
+        rows.append(replace(template, method=f"{name}: times faster", seconds=fast, metric=slow / fast))
     return rows
 
 
 QUERIES: dict[str, tuple[Prior, Callable[[Posterior, Tensor], object]]] = {
-    "Isotropic: condition, mean.solve / copy of S": (PRIOR, lambda posterior, v: posterior.mean.solve(v)),
-    "CurvatureShaped: condition, eigh(8) / copy of S": (CurvatureShaped(0.1), lambda posterior, v: posterior.eigh(8)),
+    f"Isotropic: condition, mean.solve / {COPY_S}": (PRIOR, lambda posterior, v: posterior.mean.solve(v)),
+    f"CurvatureShaped: condition, eigh(8) / {COPY_S}": (CurvatureShaped(0.1), lambda posterior, v: posterior.eigh(8)),
 }
 
 
@@ -122,41 +93,25 @@ def _asked(prior: Prior, query: Callable[[Posterior, Tensor], object], S: Tensor
     return query(condition(prior, S, Y), v)
 
 
-def condition_rows(size: int, seed: int) -> list[Row]:
+def condition_rows(template: Row, size: int) -> list[Row]:
     """A prior conditioned on 16 tall columns, and one question to the posterior, in copies of S."""
-    problem, generator = f"condition N={size:.0e}", torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(template.seed)
     S = torch.randn(STEPS, size, generator=generator).mT
     Y = ((torch.rand(size, generator=generator) + 0.5) * S.mT).mT
     v, rows, copies = torch.randn(size, generator=generator), [], [copy_seconds(size)]
     for name, (prior, query) in QUERIES.items():
-        seconds = repeated(partial(_asked, prior, query, S, Y, v))
+        seconds = median_seconds(partial(_asked, prior, query, S, Y, v))
         copies.append(copy_seconds(size))
-        copy = statistics.median(copies[-2:])
-        rows.append(Row(EXPERIMENT, problem, name, seed, seconds=seconds, metric=seconds / copy))
-    copy = statistics.median(copies)
-    return [Row(EXPERIMENT, problem, "copy of S", seed, seconds=copy, metric=1.0), *rows]
+        rows.append(replace(template, method=name, seconds=seconds, metric=seconds / median(copies[-2:])))
+    return [replace(template, seconds=median(copies), metric=1.0), *rows]
 
 
-def _with_mean(steps: Callable[[Products], Iterator[Any]]) -> Callable[[Products], Iterator[Any]]:
+def _with_mean(steps: Steps, source: Products) -> Iterator[Any]:
     """The same steps; the last one also asks for the posterior mean."""
-
-    def timed(source: Products) -> Iterator[Any]:
-        for state in steps(source):
-            if state.step == STEPS - 1:
-                _ = state.posterior.mean
-            yield state
-
-    return timed
-
-
-@dataclass(frozen=True)
-class Target:
-    """A ratio that was measured, and the one that was aimed at."""
-
-    what: str
-    measured: float
-    wanted: str
-    met: bool
+    for state in steps(source):
+        if state.step == STEPS - 1:
+            _ = state.posterior.mean
+        yield state
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
@@ -164,47 +119,35 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     value = {(r.problem, r.method): r for r in rows}
     found = []
     for name in COLUMNS:
-        for size in SIZES:
-            row = value.get((f"N={size:.0e}", f"{name}: iteration / bound"))
+        for size in SIZES[1:]:  # below, a column is smaller than what the allocator rounds to
+            problem = f"N={size:.0e}"
+            row, memory = (value.get((problem, f"{name}: {what}")) for what in ("iteration / bound", "peak memory / N"))
             if row and size >= 10**6:
-                found.append(at_most(f"{name}: iteration / bound, {row.problem}", row.metric, 2.0))
-            if row:
-                memory = value[row.problem, f"{name}: peak memory / N"].metric
-                if size >= 10**5:  # below, a column is smaller than what the allocator rounds to
-                    found.append(at_most(f"{name}: peak memory in columns of N, {row.problem}", memory, 2 * STEPS + 8))
+                found.append(at_most(f"{name}: iteration / bound, {problem}", row.metric, 2.0))
+            if memory:
+                found.append(at_most(f"{name}: peak memory in columns of N, {problem}", memory.metric, 2 * STEPS + 8))
         found += _growth(value, name)
     for row in rows:
         if row.method.endswith("times faster"):
-            found.append(Target(f"{row.method}, {row.problem}", row.metric, "≥ 8", row.metric >= 8))
-        elif row.method.endswith("/ copy of S"):
+            found.append(at_least(f"{row.method}, {row.problem}", row.metric, 8))
+        elif row.method.endswith(f"/ {COPY_S}"):
             found.append(at_most(f"{row.method}, {row.problem[10:]}", row.metric, 20))
     return found
 
 
 def _growth(value: dict[tuple[str, str], Row], name: str) -> Iterator[Target]:
     """Growth of an iteration from N = 1e6 to 1e7, relative to that of a plain copy."""
-    ours = [value.get((f"N={size:.0e}", f"{name}: iteration / bound")) for size in SIZES[-2:]]
-    copies = [value.get((f"N={size:.0e}", "copy of 16 columns")) for size in SIZES[-2:]]
-    if ours[0] and ours[1] and copies[0] and copies[1]:
-        ratio = (ours[1].seconds / ours[0].seconds) / (copies[1].seconds / copies[0].seconds)
-        yield at_most(f"{name}: growth from N = 1e6 to 1e7 / growth of a copy", ratio, 1.2)
+    growths = []
+    for method in (f"{name}: iteration / bound", COPY):
+        small, large = (value.get((f"N={size:.0e}", method)) for size in SIZES[-2:])
+        growths += [large.seconds / small.seconds] if small and large else []
+    if len(growths) == 2:
+        yield at_most(f"{name}: growth from N = 1e6 to 1e7 / growth of a copy", growths[0] / growths[1], 1.2)
 
 
-def at_most(what: str, measured: float, bound: float) -> Target:
-    """A ratio that should not be above a bound."""
-    return Target(what, measured, f"≤ {bound:g}", measured <= bound)
-
-
-def markdown(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[Row]) -> str:
     """The targets as a Markdown table."""
-    return table(targets(rows))
-
-
-def table(found: Sequence[Target]) -> str:
-    """What was measured beside what was aimed at."""
-    lines = ["| what | measured | target | met |", "|---|---|---|---|"]
-    lines += [f"| {t.what} | {t.measured:.3g} | {t.wanted} | {'yes' if t.met else 'no'} |" for t in found]
-    return "\n".join(lines) + "\n"
+    return markdown(target_cells(targets(rows)))
 
 
 def figure(rows: Sequence[Row], path: Path) -> Path:
@@ -212,8 +155,8 @@ def figure(rows: Sequence[Row], path: Path) -> Path:
     fig, ax = plots.figure()
     for method, label, colour in (
         ("curvature: iteration / bound", "default, 16th iteration", plots.BLUE),
-        ("paper: iteration / bound", "as printed (fast form), 16th iteration", plots.ORANGE),
-        ("copy of 16 columns", "copy of 16 columns", plots.GREY),
+        ("paper: iteration / bound", "of the paper (fast form), 16th iteration", plots.ORANGE),
+        (COPY, COPY, plots.GREY),
     ):
         points = sorted((float(r.problem[2:]), r.seconds) for r in rows if r.method == method)
         ax.plot(*zip(*points), "o-", color=colour, label=label)

@@ -1,9 +1,12 @@
-"""The inference loop as it is timed and weighed: a source that keeps its own time, and the two methods."""
+"""The inference loop as it is timed and weighed: a source with a clock of its own, the two methods, and their peak memory."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +14,10 @@ from torch import Tensor
 
 from infhess.active import infer_steps
 from infhess.curvature import Products
+from infhess.harness.timing import FLOAT
 from infhess.posterior import Isotropic
 
-STEPS, FLOAT = 16, 4
+STEPS = 16
 PRIOR = Isotropic(mean=1.0, scale=1.0, noise=0.1)
 
 
@@ -48,8 +52,38 @@ class Clocked:
 
 
 def methods() -> dict[str, Callable[[Products], Iterator[Any]]]:
-    """Our two methods; the paper's with its prior given, so that the pilot is not part of the loop."""
+    """The two methods of infhess; the paper's with its prior given, so that the pilot is not part of the loop."""
     return {
         "paper": lambda source: infer_steps(source, STEPS, method="paper", prior=PRIOR),
         "curvature": lambda source: infer_steps(source, STEPS),
     }
+
+
+def peak_in_new_process(method: str, size: int, seed: int) -> float:
+    """Numbers of N columns that the loop holds at its peak, above what the source holds."""
+    call = [sys.executable, "-m", "infhess.bench.loop", method, str(size), str(seed)]
+    return float(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
+
+
+def resident(field: str) -> int:
+    """VmRSS (now) or VmHWM (peak) of this process in bytes; Linux."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {field}: peak memory is measured on Linux only")
+
+
+def peak(method: str, size: int, seed: int) -> float:
+    """(peak − before) / bytes of a column of float32."""
+    for _ in methods()[method](Clocked(1000, seed).source()):
+        pass  # libraries are loaded and their workspaces made
+    source = Clocked(size, seed).source()
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
+    for _ in methods()[method](source):
+        pass
+    return (resident("VmHWM") - before) / (size * FLOAT)
+
+
+if __name__ == "__main__":
+    print(peak(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -11,7 +11,7 @@ import typer
 from infhess._version import __version__
 from infhess.cli.bench import bench
 from infhess.cli.data import data
-from infhess.cli.options import DataDir, Fresh, Out, Seed, Workers, remedies
+from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, remedies
 
 app = typer.Typer(
     name="infhess",
@@ -42,15 +42,14 @@ def main(
 
 @app.command()
 def demo(out: Out = Path("runs/demo"), seed: Seed = 0, fresh: Fresh = False) -> None:
-    """Tell 3 from 5: sgd with the best of nine rates against preconditioned sgd with none. Less than a minute.
+    """Tell 3 from 5: sgd with the best of nine rates against infhess with none. Less than a minute.
 
     Example: `infhess demo --seed 3 --out runs/demo-3`
     """
     with remedies():
         from infhess.cli import show
         from infhess.experiments import demo as experiment
-        from infhess.experiments import plots
-        from infhess.experiments.rows import RowFile
+        from infhess.harness.rows import RowFile
 
         file = RowFile(out, fresh=fresh, seed=seed)
         rows = [row for row in file.rows if row.experiment == experiment.EXPERIMENT]
@@ -58,7 +57,7 @@ def demo(out: Out = Path("runs/demo"), seed: Seed = 0, fresh: Fresh = False) -> 
             with show.progress("training"):
                 rows = list(experiment.rows(seed))
             file.add(rows)
-        figure = plots.demo(rows, out / "demo.png", experiment.best_rate(rows), experiment.OURS)
+        figure = experiment.figure(rows, out / "demo.png")
         show.demo(rows)
         typer.echo(f"\nrows: {file.path}\nfigure: {figure}")
 
@@ -74,9 +73,9 @@ class Experiment(str, Enum):
 @app.command()
 def reproduce(
     experiment: Annotated[Experiment, typer.Argument(help="Which one.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Folder; by default runs/reproduce-EXPERIMENT.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The first seed.")] = 0,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")] = None,
+    out: Folder = None,
+    seed: FirstSeed = 0,
+    seeds: Seeds = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small version: two minutes at the most.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's size: hours, for nets on a GPU.")] = False,
     fresh: Fresh = False,
@@ -91,7 +90,7 @@ def reproduce(
         from infhess.cli import show
         from infhess.data import use
         from infhess.experiments import reproduce as paper
-        from infhess.experiments.rows import RowFile
+        from infhess.harness.rows import RowFile
 
         if quick and full:
             raise ValueError("expected one of --quick and --full")
@@ -99,8 +98,8 @@ def reproduce(
         folder = out or Path(f"runs/reproduce-{experiment.value}")
         file = RowFile(folder, fresh=fresh)
         plan = paper.plan(experiment.value, "quick" if quick else "full" if full else "default", seed, seeds)
-        for pieces in plan.stages(file):
-            show.run(pieces, file, workers)
+        for jobs in plan.stages(file):
+            show.run(jobs, file, workers)
         report = plan.report(file, folder)
         show.claims(report.claims)
         typer.echo(f"\nrows: {file.path}\nreport: {folder / 'report.html'}")
@@ -147,10 +146,10 @@ def spectrum(
     with remedies():
         import json
 
-        from infhess._files import atomic
-        from infhess.cli import show
-        from infhess.experiments import measure, plots
-        from infhess.experiments.rows import RowFile, set_aside
+        from infhess.cli import measure, show
+        from infhess.experiments import plots
+        from infhess.harness.rows import RowFile, set_aside
+        from infhess.harness.tables import write
 
         plots.require()
         if RowFile(out).rows and not fresh:
@@ -166,8 +165,7 @@ def spectrum(
             set_aside(out / name)
         file = RowFile(out, fresh=fresh)
         file.add(measured.rows(seed))
-        with atomic(out / "spectrum.json") as temporary:
-            temporary.write_text(json.dumps(measured.as_dict(), indent=1), encoding="utf-8")
-        figure = plots.spectrum(file.rows, out / "spectrum.png")
+        write(out / "spectrum.json", json.dumps(measured.as_dict(), indent=1))
+        figure = measure.figure(file.rows, out / "spectrum.png")
         show.spectrum(measured)
         typer.echo(f"\nrows: {file.path}\nnumbers: {out / 'spectrum.json'}\nfigure: {figure}")

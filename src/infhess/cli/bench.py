@@ -1,4 +1,4 @@
-"""`infhess bench`: ours and the alternatives in one run."""
+"""`infhess bench`: infhess and the alternatives in one run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from infhess.cli.options import DataDir, Fresh, Out, Seed, Workers, remedies
+from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, remedies
 
 bench = typer.Typer(no_args_is_help=True, help="Side by side with the alternatives, in one run.")
 
@@ -19,122 +19,136 @@ def inference(
     fresh: Fresh = False,
     quick: Annotated[bool, typer.Option("--quick", help="Sizes up to 1e5 only: seconds.")] = False,
 ) -> None:
-    """Time and memory of the inference loop beside the bound of memory bandwidth and the printed algorithm. Minutes.
+    """Time and memory of the inference loop beside the bound of memory bandwidth and the paper's algorithm. Minutes.
 
     Example: `infhess bench inference --out runs/inference`
     """
     with remedies():
-        from infhess._files import atomic
         from infhess.bench import inference as comparison
         from infhess.cli import show
-        from infhess.experiments.rows import RowFile
+        from infhess.harness.rows import RowFile
+        from infhess.harness.tables import write
 
         file = RowFile(out, fresh=fresh, seed=seed)
-        for piece in comparison.pieces(seed, quick=quick):
-            if piece.key not in file.done():
-                with show.progress(piece.title):
-                    file.add(piece.run())
+        for job in comparison.jobs(seed, quick=quick):
+            if job.key not in file.done():
+                with show.progress(job.title):
+                    file.add(job.run())
         show.inference(file.rows)
-        with atomic(out / "summary.md") as temporary:
-            temporary.write_text(comparison.markdown(file.rows), encoding="utf-8")
+        summary = write(out / "summary.md", comparison.summary(file.rows))
         figure = comparison.figure(file.rows, out / "inference.png")
-        typer.echo(f"\nrows: {file.path}\nsummary: {out / 'summary.md'}\nfigure: {figure}")
+        typer.echo(f"\nrows: {file.path}\nsummary: {summary}\nfigure: {figure}")
+
+
+@bench.command()
+def overhead(
+    out: Out = Path("runs/bench-overhead"),
+    seed: Seed = 0,
+    fresh: Fresh = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small tensors only: seconds.")] = False,
+) -> None:
+    """Microseconds of `observe` and `step` beside SGD, Adam, schedule-free AdamW and SOAP, on one thread. Minutes.
+
+    Example: `infhess bench overhead --out runs/overhead`
+    """
+    with remedies():
+        from infhess.bench import overhead as comparison
+        from infhess.cli import show
+        from infhess.harness.rows import RowFile
+        from infhess.harness.tables import write
+
+        file = RowFile(out, fresh=fresh, seed=seed)
+        for job in comparison.jobs(seed, width=0.02 if quick else 1.0):
+            if job.key not in file.done():
+                with show.progress(job.title):
+                    file.add(job.run())
+        summary = write(out / "summary.md", text := comparison.summary(file.rows))
+        typer.echo(f"{text}\nrows: {file.path}\nsummary: {summary}")
 
 
 @bench.command()
 def curvature(
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder; by default runs/bench-curvature[-coverage].")
-    ] = None,
+    out: Folder = None,
     seed: Seed = 0,
     fresh: Fresh = False,
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Do the intervals hold? Trials against the exact spectrum.")
     ] = False,
-    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials a cell of --coverage.")] = 200,
+    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials per cell of --coverage.")] = 200,
     quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data folder.")] = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Top eigenvalues from mini-batches beside other tools, at equal work; or the coverage of our intervals.
+    """Top eigenvalues from mini-batches beside other tools, at equal work; or the coverage of the intervals.
 
     Example: `infhess bench curvature --coverage --trials 50 --data-dir data`
     """
     with remedies():
-        from infhess._files import atomic
         from infhess.bench import coverage as intervals
-        from infhess.bench import curvature as comparison
-        from infhess.bench import peers
+        from infhess.bench import curvature_bench, eigen_baselines
         from infhess.cli import show
         from infhess.data import use
-        from infhess.experiments.rows import RowFile
+        from infhess.harness.rows import RowFile
 
         use(data_dir)
         folder = out or Path("runs/bench-curvature-coverage" if coverage else "runs/bench-curvature")
         file = RowFile(folder, fresh=fresh, seed=seed)
         if coverage:
-            problems = comparison.QUICK if quick else intervals.PROBLEMS
-            show.run(list(intervals.pieces(seed, trials, problems)), file, workers)
-            text = intervals.markdown(file.rows)
-        else:
-            for method, package in peers.missing().items():
-                typer.echo(f"not installed, so not run: {method} (pip install '{package}')")
-            show.run(list(comparison.pieces(seed, quick=quick)), file, workers)
-            text = comparison.markdown(file.rows)
-            comparison.figure(file.rows, folder / "curvature.png")
-        with atomic(folder / "summary.md") as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        typer.echo(f"{text}\nrows: {file.path}\nsummary: {folder / 'summary.md'}")
+            problems = curvature_bench.QUICK if quick else intervals.PROBLEMS
+            show.run(list(intervals.jobs(seed, trials, problems)), file, workers)
+            return _summarised(file.path, intervals.summary(file.rows))
+        show.not_installed(eigen_baselines.missing_tools())
+        show.run(list(curvature_bench.jobs(seed, quick=quick)), file, workers)
+        curvature_bench.figure(file.rows, folder / "curvature.png")
+        return _summarised(file.path, curvature_bench.summary(file.rows))
 
 
 @bench.command()
 def convex(
-    out: Annotated[Path | None, typer.Option("--out", help="Folder; by default runs/bench-convex[-tuning].")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The first seed.")] = 0,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 5,
-    tune: Annotated[bool, typer.Option("--tune", help="Find the peers' best settings, on a seed of its own.")] = False,
+    out: Folder = None,
+    seed: FirstSeed = 0,
+    seeds: Seeds = 5,
+    tune: Annotated[bool, typer.Option("--tune", help="Find the baselines' best settings, on another seed.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data, one seed.")] = False,
     fresh: Fresh = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Convex problems: ours and what users would pick instead, in data points read, in work and in seconds.
+    """Convex problems: infhess and what users would pick instead, in data points read, in work and in seconds.
 
     Example: `infhess bench convex --seed 100 --data-dir data`
     """
     with remedies():
-        from infhess.bench import convex as comparison
-        from infhess.bench import convex_peers, convex_report
+        from infhess.bench import convex_bench, convex_report
+        from infhess.bench.convex_baselines import METHODS
         from infhess.cli import show
         from infhess.data import use
         from infhess.experiments import plots
-        from infhess.experiments.rows import RowFile
+        from infhess.harness.comparison import write_settings
+        from infhess.harness.methods import missing
+        from infhess.harness.rows import RowFile
 
         plots.require()
         use(data_dir)
-        for method, package in convex_peers.missing().items():
-            typer.echo(f"not installed, so not run: {method} (pip install '{package}')")
+        show.not_installed(missing(METHODS))
         folder = out or Path("runs/bench-convex-tuning" if tune else "runs/bench-convex")
-        file = RowFile(folder, fresh=fresh)
-        budgets = comparison.QUICK if quick else comparison.BUDGETS
+        file, budgets = RowFile(folder, fresh=fresh), convex_bench.QUICK if quick else convex_bench.BUDGETS
         if tune:
-            show.run(list(comparison.tuning(budgets)), file, workers)
-            typer.echo(f"rows: {file.path}\nsettings: {convex_report.write_settings(file.rows, folder)}")
-            return
-        reported = list(range(seed, seed + (1 if quick else seeds)))
-        show.run(list(comparison.pieces(reported, budgets)), file, workers)
-        show.run(list(comparison.stability(reported, budgets)), file, workers)
-        text = convex_report.write(file.rows, reported, folder)
-        typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
+            show.run(list(convex_bench.tuning(budgets)), file, workers)
+            settings = write_settings(convex_bench.best(file.rows), folder / "tuned.json")
+            return typer.echo(f"rows: {file.path}\nsettings: {settings}")
+        reported = _seeds(seed, seeds, quick)
+        for jobs in (convex_bench.jobs, convex_bench.stability):
+            show.run(list(jobs(reported, budgets)), file, workers)
+        text = convex_report.report(file.rows, reported, folder)
+        return typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
 
 
 @bench.command()
 def deep(
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder; by default runs/bench-deep[-tuning|-cost|-safety].")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The first seed.")] = 0,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 3,
+    out: Folder = None,
+    seed: FirstSeed = 0,
+    seeds: Seeds = 3,
     tune: Annotated[bool, typer.Option("--tune", help="Find the best rates of sgd, momentum and Adam.")] = False,
     cost: Annotated[bool, typer.Option("--cost", help="What a step and an estimate cost on the paper's net.")] = False,
     safety: Annotated[bool, typer.Option("--safety", help="The paper's net from rates of 1e-6 to 100.")] = False,
@@ -150,19 +164,21 @@ def deep(
     workers: Workers = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Nets: ours and what users would pick instead, from any rate and in any units; or what the optimizer costs.
+    """Nets: infhess and what users would pick instead, from any rate and in any units; or what the optimizer costs.
 
     Example: `infhess bench deep --seed 100 --data-dir data`
 
-    Example: `infhess bench deep --problem mnist-mlp --method "ours, RateFree" --method Adam`
+    Example: `infhess bench deep --problem mnist-mlp --method "infhess, no learning rate" --method Adam`
     """
     with remedies():
-        from infhess.bench import deep as comparison
-        from infhess.bench import deep_peers, deep_results
+        from infhess.bench import deep_bench, deep_results
+        from infhess.bench.deep_baselines import METHODS
         from infhess.cli import show
         from infhess.data import use
         from infhess.experiments import plots
-        from infhess.experiments.rows import RowFile
+        from infhess.harness.comparison import write_settings
+        from infhess.harness.methods import missing
+        from infhess.harness.rows import RowFile
 
         if tune + cost + safety > 1:
             raise ValueError("expected at most one of --tune, --cost and --safety")
@@ -170,40 +186,45 @@ def deep(
             raise ValueError("--problem and --method: not with --cost or --safety, which are of the paper's net")
         use(data_dir)
         if cost or safety:
-            _optimizer_in_nets(out, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
-            return
+            return _optimizer_in_nets(out, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
         plots.require()
-        for name, package in deep_peers.missing().items():
-            typer.echo(f"not installed, so not run: {name} (pip install '{package}')")
+        show.not_installed(missing(METHODS))
         folder = out or Path("runs/bench-deep-tuning" if tune else "runs/bench-deep")
-        names, steps = comparison.names(problem or (), quick=quick, full=full), 100 if quick else 0
-        chosen = comparison.methods(method or ())
+        names, steps = deep_bench.names(problem or (), quick=quick, full=full), 100 if quick else 0
+        chosen = deep_bench.methods(method or ())
         file = RowFile(folder, fresh=fresh)
         if tune:
-            show.run(list(comparison.tuning(names, chosen, steps=steps)), file, workers)
-            typer.echo(f"rows: {file.path}\nsettings: {deep_results.write_settings(file.rows, folder)}")
-            return
-        reported = list(range(seed, seed + (1 if quick else seeds)))
-        for pieces in (comparison.pieces, comparison.starts, comparison.units):
-            show.run(list(pieces(names, reported, chosen, steps=steps)), file, workers)
-        text = deep_results.write(file.rows, reported, folder)
-        typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
+            show.run(list(deep_bench.tuning(names, chosen, steps=steps)), file, workers)
+            settings = write_settings(deep_bench.best(file.rows), folder / "tuned-deep.json")
+            return typer.echo(f"rows: {file.path}\nsettings: {settings}")
+        reported = _seeds(seed, seeds, quick)
+        for jobs in (deep_bench.jobs, deep_bench.starts, deep_bench.units):
+            show.run(list(jobs(names, reported, chosen, steps=steps)), file, workers)
+        text = deep_results.report(file.rows, reported, folder)
+        return typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
 
 
 def _optimizer_in_nets(out: Path | None, seed: int, *, cost: bool, quick: bool, fresh: bool, workers: int) -> None:
     """What it costs beside its base, or whether any rate to start from is safe, on the paper's net."""
-    from infhess._files import atomic
     from infhess.bench import cost as costs
     from infhess.bench import safety as starts
     from infhess.cli import show
-    from infhess.experiments.rows import RowFile
+    from infhess.harness.rows import RowFile
 
     folder = out or Path(f"runs/bench-deep-{'cost' if cost else 'safety'}")
     file = RowFile(folder, fresh=fresh, seed=seed)
     # Times are taken one after the other, in this process.
-    comparison, hands = (costs, 1) if cost else (starts, workers)
-    show.run(list(comparison.pieces(seed, quick=quick)), file, hands)
-    text = comparison.markdown(file.rows)
-    with atomic(folder / "summary.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    typer.echo(f"{text}\nrows: {file.path}\nsummary: {folder / 'summary.md'}")
+    comparison, processes = (costs, 1) if cost else (starts, workers)
+    show.run(list(comparison.jobs(seed, quick=quick)), file, processes)
+    _summarised(file.path, comparison.summary(file.rows))
+
+
+def _summarised(rows: Path, text: str) -> None:
+    """summary.md beside the rows, and on the terminal."""
+    from infhess.harness.tables import write
+
+    typer.echo(f"{text}\nrows: {rows}\nsummary: {write(rows.parent / 'summary.md', text)}")
+
+
+def _seeds(first: int, count: int | None, quick: bool) -> list[int]:
+    return list(range(first, first + (1 if quick else count or 1)))

@@ -11,7 +11,12 @@ import typer
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for rows.csv and figures.", show_default=True)]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
-Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes; 0 for one a core.")]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes; 0 for one per core.")]
+Folder = Annotated[
+    Path | None, typer.Option("--out", help="Folder for rows.csv and the report; by default runs/COMMAND.")
+]
+FirstSeed = Annotated[int, typer.Option("--seed", min=0, help="The first seed.")]
+Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds.")]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of the data sets; else $INFHESS_DATA.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over; earlier rows are kept under another name.")]
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.table import Table
 
+from infhess.cli.measure import Measured
 from infhess.data import File
-from infhess.experiments.claims import Claim
-from infhess.experiments.measure import Measured
-from infhess.experiments.pieces import Piece, cores
-from infhess.experiments.pieces import run as run_pieces
-from infhess.experiments.rows import Row, RowFile
+from infhess.experiments.page import Claim
+from infhess.harness.jobs import Job, cores
+from infhess.harness.jobs import run as run_jobs
+from infhess.harness.rows import Row, RowFile
 
 
 def console() -> Console:
@@ -34,18 +34,24 @@ def progress(title: str) -> Iterator[None]:
         yield
 
 
-def run(pieces: Sequence[Piece], file: RowFile, workers: int) -> None:
-    """Compute pieces over processes, with a progress bar on a terminal and a line a piece elsewhere."""
-    todo = [piece for piece in pieces if piece.key not in file.done()]
-    finished = run_pieces(todo, file, workers or cores())
+def run(jobs: Sequence[Job], file: RowFile, workers: int) -> None:
+    """Run jobs over processes, with a progress bar on a terminal and one line per job elsewhere."""
+    todo = [job for job in jobs if job.key not in file.done()]
+    finished = run_jobs(todo, file, workers or cores())
     if not sys.stdout.isatty():
-        for i, piece in enumerate(finished, 1):
-            print(f"[{i}/{len(todo)}] {piece.title}", flush=True)
+        for i, job in enumerate(finished, 1):
+            print(f"[{i}/{len(todo)}] {job.title}", flush=True)
         return
     with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console()) as bar:
         task = bar.add_task("computing", total=len(todo))
-        for piece in finished:
-            bar.update(task, advance=1, description=piece.title)
+        for job in finished:
+            bar.update(task, advance=1, description=job.title)
+
+
+def not_installed(absent: Mapping[str, str]) -> None:
+    """One line for each method that is left out."""
+    for method, package in absent.items():
+        print(f"not installed, so not run: {method} (pip install '{package}')")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -59,18 +65,18 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def demo(rows: Sequence[Row]) -> None:
-    """Data points to each gap: sgd with its best rate, and ours."""
-    from infhess.experiments.demo import GAPS, OURS, best_rate, reached
+    """Data points to each gap: sgd with its best rate, and infhess."""
+    from infhess.experiments.demo import GAPS, ONLINE, best_rate, reached
 
     lines = []
-    for method, title in ((best_rate(rows), "sgd, the best rate for each"), (OURS, OURS)):
+    for method, title in ((best_rate(rows), "sgd, the best rate for each"), (ONLINE, f"{ONLINE}: no rate")):
         last = [r for r in rows if r.method == method][-1]
-        shown = ["–" if points is None else f"{points:,}" for points in reached(rows, ours=method == OURS)]
+        shown = ["–" if points is None else f"{points:,}" for points in reached(rows, online=method == ONLINE)]
         lines.append([title, *shown, f"{last.loss:.1e}", f"{100 * last.metric:.1f} %", str(last.products)])
     columns = ["method", *(f"to {gap:g}" for gap in GAPS), "gap at the end", "accuracy", "products"]
     table(f"{rows[0].problem}: data points read", columns, lines)
     console().print(
-        f"The rates of sgd are the best of nine, whose runs read {9 * rows[-1].data_points:,} points; ours has none."
+        f"The rates of sgd are the best of nine, whose runs read {9 * rows[-1].data_points:,} points; infhess has none."
     )
 
 
@@ -113,7 +119,7 @@ def spectrum(measured: Measured) -> None:
 
 
 def datasets() -> None:
-    """A line a data set: size, licence, where it is."""
+    """One line per data set: size, licence, where it is."""
     from infhess.data import DATASETS, DataError, found
 
     lines = []
@@ -150,7 +156,7 @@ class Bar:
 
 @contextmanager
 def downloads() -> Iterator[Callable[[File], Bar] | None]:
-    """Makes a progress bar a file on a terminal; None elsewhere."""
+    """Makes one progress bar per file on a terminal; None elsewhere."""
     if not sys.stdout.isatty():
         yield None
         return

@@ -1,34 +1,30 @@
-"""Figures, drawn from rows alone."""
+"""Figures, drawn from rows alone: in panels a thin line per run, a thick one for their median."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from infhess._files import atomic
-from infhess.experiments.rows import Row, curves
+from infhess.harness.rows import Row
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 GREEN, PURPLE = "#0b8f6a", "#a8458c"
+Value = Callable[[Row], float]
 STYLE: dict[Any, Any] = {
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "svg.fonttype": "none",  # text stays text
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "legend.fontsize": 8,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **{"svg.fonttype": "none", "font.size": 9, "axes.titlesize": 9, "legend.fontsize": 8},  # text stays text
 }
 
 
 def require() -> None:
-    """An error that names the remedy where figures cannot be drawn."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("figures need matplotlib; install it with: pip install 'infhess[experiments]'")
+    """An error that names the remedy where figures and reports cannot be made."""
+    for package in ("matplotlib", "jinja2"):
+        if importlib.util.find_spec(package) is None:
+            raise ValueError(f"figures and reports need {package}; install it with: pip install 'infhess[experiments]'")
 
 
 def figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Any, Any]:
@@ -52,45 +48,60 @@ def save(figure: Any, path: Path) -> Path:
     from matplotlib import pyplot, rc_context
 
     svg = path.suffix == ".svg"
-    with (
-        atomic(path) as temporary,
-        rc_context({"svg.hashsalt": path.stem}),
-    ):  # names inside differ between figures of a page
+    with atomic(path) as temporary, rc_context({"svg.hashsalt": path.stem}):  # ids differ between figures of a page
         figure.savefig(temporary, dpi=150, metadata={"Date": None} if svg else None)
     pyplot.close(figure)
     return path
 
 
-def demo(rows: Sequence[Row], path: Path, best: str, ours: str) -> Path:
-    """The gap against data points read: all rates of sgd, its best one, ours."""
-    fig, ax = figure()
-    for method in dict.fromkeys(r.method for r in rows):
-        x, y = zip(*((r.data_points, max(r.loss, 1e-12)) for r in rows if r.method == method))
-        colour, label = {best: (ORANGE, f"{best}, the best of nine"), ours: (BLUE, ours)}.get(method, (GREY, None))
-        ax.plot(x, y, color=colour, label=label, linewidth=2 if label else 0.8, alpha=1.0 if label else 0.6)
-    ax.set(
-        xscale="log",
-        yscale="log",
-        ylim=(1e-6, 2),
-        xlabel="data points read",
-        ylabel="gap to the optimum (L − L*)/(L₀ − L*)",
-    )
-    ax.set_title(f"Logistic regression, {rows[0].problem}", loc="left")
-    ax.legend(frameon=False)
-    return save(fig, path)
+@dataclass(frozen=True)
+class Line:
+    """A method's runs in a panel."""
+
+    label: str
+    colour: str
+    runs: Sequence[Sequence[Row]]
+    dashes: str = "-"
 
 
-def spectrum(rows: Sequence[Row], path: Path) -> Path:
-    """Eigenvalues with their 95 % intervals."""
-    read = curves(rows, "value", "low", "high")
-    index = range(1, len(read["value"]) + 1)
-    below = [max(0.0, v - low) for v, low in zip(read["value"], read["low"])]
-    above = [max(0.0, high - v) for v, high in zip(read["value"], read["high"])]
-    fig, ax = figure()
-    ax.errorbar(index, read["value"], yerr=[below, above], fmt="o", color=BLUE, capsize=4, label="95 % interval")
-    ax.set(xlabel="eigenvalue number", ylabel="curvature", xticks=list(index))
-    if min(read["low"]) > 0:
-        ax.set_yscale("log")
-    ax.set_title(f"Top curvature of {rows[0].problem.rsplit('/', 1)[0]}", loc="left", fontsize=10)
-    ax.legend(frameon=False)
+def draw(ax: Any, line: Line, x: Value, y: Value) -> None:
+    """All runs faintly, their median in full."""
+    runs = [run for run in line.runs if run]
+    if not runs:
+        return
+    for run in runs if len(runs) > 1 else []:
+        ax.plot([x(r) for r in run], [y(r) for r in run], color=line.colour, linewidth=0.6, alpha=0.35)
+    xs, ys = middle(runs, x, y)
+    ax.plot(xs, ys, line.dashes, color=line.colour, linewidth=1.6, label=line.label)
+
+
+def middle(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[float], list[float]]:
+    """The median over runs of y at equal x, as far as most of them go, between rows by interpolation."""
+    import numpy as np
+
+    if len(runs) == 1:
+        return [x(r) for r in runs[0]], [y(r) for r in runs[0]]
+    at = sorted({x(r) for run in runs for r in run})
+    low, high = (sorted(x(run[i]) for run in runs)[len(runs) // 2] for i in (0, -1))
+    at = [t for t in at if low <= t <= high]
+    values = [
+        np.interp(at, [x(r) for r in run], np.clip([y(r) for r in run], -1e300, 1e300), left=np.nan, right=np.nan)
+        for run in runs
+    ]
+    return at, np.nanmedian(values, axis=0).tolist() if at else []
+
+
+def grid(rows: int, columns: int, height: float = 2.9, *, share: bool = True) -> tuple[Any, Any]:
+    """A figure of panels; they share x by column and y by row unless told otherwise."""
+    share_x = "col" if share else False
+    size = 2.9 * columns + 0.6, height * rows + 0.5
+    return figure(*size, nrows=rows, ncols=columns, sharex=share_x, sharey="row", squeeze=False)
+
+
+def save_panels(fig: Any, axes: Any, path: Path, columns: int = 3) -> Path:
+    """With one legend below all panels, each method once."""
+    found: dict[str, Any] = {}
+    for ax in axes.flat:
+        found |= dict(zip(*reversed(ax.get_legend_handles_labels())))
+    fig.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False)
     return save(fig, path)

@@ -1,20 +1,21 @@
-"""The paper's experiments, from pieces of work to a report."""
+"""The paper's experiments, from jobs to a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from infhess._files import atomic
 from infhess._version import __version__
-from infhess.experiments import claims, deep, deep_report, logistic, plots, regression
-from infhess.experiments.curves import EXACT, START
-from infhess.experiments.page import Figure, Page
-from infhess.experiments.pieces import Piece
-from infhess.experiments.rows import Row, RowFile
-from infhess.experiments.tuned import TUNING_SEED, named
+from infhess.experiments import deep_experiment, deep_report, logistic, plots, regression
+from infhess.experiments.convex_experiment import named
+from infhess.experiments.page import Page, claim_table
+from infhess.harness.comparison import TUNING_SEED
+from infhess.harness.curves import EXACT, START
+from infhess.harness.jobs import Job
+from infhess.harness.rows import Row, RowFile
+from infhess.harness.tables import write
 
 TITLES = {
     "regression": "Regression: an ill-conditioned problem with an exact solution",
@@ -23,23 +24,11 @@ TITLES = {
 }
 
 
-class Reporting(Protocol):
-    """What reads rows and says what they show."""
-
-    def claims(self, rows: Sequence[Row]) -> list[claims.Claim]:
-        """Claim by claim."""
-
-    def figures(self, rows: Sequence[Row], folder: Path) -> list[Figure]:
-        """Drawn into the folder."""
-
-    def notes(self, size: Any, seeds: Sequence[int]) -> list[str]:
-        """How it was done."""
-
-
-MODULES: dict[str, tuple[dict[str, Any], Reporting]] = {
+# Sizes of an experiment, and the module that reads its rows: `claims`, `figures` and `notes`.
+MODULES: dict[str, tuple[dict[str, Any], Any]] = {
     "regression": (dict(regression.SIZES), regression),
     "logistic": (dict(logistic.SIZES), logistic),
-    "deep": (dict(deep.SIZES), deep_report),
+    "deep": (dict(deep_experiment.SIZES), deep_report),
 }
 
 
@@ -50,17 +39,16 @@ class Plan:
     experiment: str
     size: Any
     seeds: tuple[int, ...]
-    reporting: Reporting
+    reporting: Any
 
-    def stages(self, file: RowFile) -> Iterator[list[Piece]]:
-        """Pieces to compute, stage after stage: the rates that tuning found go into the runs."""
+    def stages(self, file: RowFile) -> Iterator[list[Job]]:
+        """Jobs to run, stage after stage: the rates that tuning found go into the runs."""
         plots.require()
         if self.experiment == "deep":
-            yield list(deep.pieces(self.size, self.seeds, file.path.parent))
+            yield list(deep_experiment.jobs(self.size, self.seeds, file.path.parent))
             return
-        module = {"regression": regression, "logistic": logistic}[self.experiment]
-        yield list(module.tuning(self.size))
-        yield list(module.runs(self.size, self.rows(file, TUNING_SEED), self.seeds))
+        yield list(self.reporting.tuning(self.size))
+        yield list(self.reporting.runs(self.size, self.rows(file, TUNING_SEED), self.seeds))
 
     def rows(self, file: RowFile, *seeds: int) -> list[Row]:
         """Those of this experiment, size and seeds."""
@@ -70,19 +58,16 @@ class Plan:
     def report(self, file: RowFile, folder: Path) -> Page:
         """Figures, report.html and claims.md in the folder."""
         rows = self.rows(file, *self.seeds)
-        command = f"infhess reproduce {self.experiment}" + (
-            "" if self.size.name == "default" else f" --{self.size.name}"
-        )
+        option = "" if self.size.name == "default" else f" --{self.size.name}"
         page = Page(
             TITLES[self.experiment],
             "De Roos & Hennig, Active Probabilistic Inference on Matrices for Pre-Conditioning in Stochastic Optimization "
-            f"(AISTATS 2019), computed anew with infhess {__version__}: {command}",
+            f"(AISTATS 2019), computed anew with infhess {__version__}: infhess reproduce {self.experiment}{option}",
             self.reporting.claims(rows),
             self.reporting.figures(rows, folder),
             self.reporting.notes(self.size, self.seeds),
         )
-        with atomic(folder / "claims.md") as temporary:
-            temporary.write_text(claims.markdown(page.claims), encoding="utf-8")
+        write(folder / "claims.md", claim_table(page.claims))
         page.write(folder / "report.html")
         left = folder / "unfinished"
         if left.is_dir() and not any(left.iterdir()):

@@ -1,5 +1,5 @@
 """Problems: a loss, its parameters and its data, by name; a new one is one entry in a table."""
 
-from infhess.problems.curvature import CURVATURE, CurvatureProblem
+from infhess.problems.curvature_problems import CURVATURE, CurvatureProblem
 
 __all__ = ["CURVATURE", "CurvatureProblem"]

@@ -1,9 +1,12 @@
-"""Features of inputs."""
+"""Data sets as problems take them: features, standardised."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from infhess.data import cifar10, mnist, sarcos
+from infhess.problems.shuffled import Data
 
 
 def polynomial(x: Tensor) -> Tensor:
@@ -15,3 +18,35 @@ def polynomial(x: Tensor) -> Tensor:
 def standardised(x: Tensor) -> Tensor:
     """Columns of mean 0 and variance 1."""
     return (x - x.mean(0)) / x.std(0, correction=0)
+
+
+def constant(x: Tensor) -> Tensor:
+    """A column of ones, as many as x has rows."""
+    return torch.ones(len(x), 1, dtype=x.dtype)
+
+
+def sarcos_polynomial() -> Data:
+    """1 and 252 standardised polynomial features of SARCOS, and torque 1, standardised."""
+    x, torques = sarcos()
+    features = standardised(polynomial(standardised(x)))
+    return torch.cat([constant(x), features], 1), standardised(torques[:, :1])[:, 0]
+
+
+def three_or_five(part: str = "train") -> Data:
+    """MNIST's images of 3 and 5, 784 pixels in [0, 1]; and whether each is a 3."""
+    images, labels = mnist(part)
+    keep = (labels == 3) | (labels == 5)
+    return images[keep].reshape(-1, 784).double() / 255, labels[keep] == 3
+
+
+def signs(y: Tensor) -> Tensor:
+    """Truth values as ±1."""
+    return torch.where(y, 1.0, -1.0).double()
+
+
+def cifar_images(train: int, test: int) -> tuple[Data, Data]:
+    """The first images of CIFAR-10, standardised by the channels of the training ones; only files that are needed are read."""
+    (x, y), (tx, ty) = cifar10([f"data_batch_{i}" for i in range(1, 1 + -(-train // 10_000))]), cifar10(["test_batch"])
+    x, tx = x[:train].float() / 255, tx[:test].float() / 255
+    mean, std = x.mean((0, 2, 3), keepdim=True), x.std((0, 2, 3), keepdim=True)
+    return ((x - mean) / std, y[:train]), ((tx - mean) / std, ty[:test])

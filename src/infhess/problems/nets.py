@@ -47,12 +47,8 @@ def batch_norm_net() -> nn.Module:
     """Three convolutions with batch normalisation, for 32×32 images."""
     layers: list[nn.Module] = []
     for before, after in ((3, 8), (8, 16), (16, 32)):
-        layers += [
-            nn.Conv2d(before, after, 3, padding=1, bias=False),
-            nn.BatchNorm2d(after),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-        ]
+        convolution = nn.Conv2d(before, after, 3, padding=1, bias=False)
+        layers += [convolution, nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10))
 
 
@@ -96,11 +92,8 @@ class CharGru(nn.Module):
 
     def __init__(self, letters: int, width: int = 64) -> None:
         super().__init__()
-        self.letters, self.gru, self.out = (
-            nn.Embedding(letters, width),
-            nn.GRU(width, width, batch_first=True),
-            nn.Linear(width, letters),
-        )
+        self.letters, self.gru = nn.Embedding(letters, width), nn.GRU(width, width, batch_first=True)
+        self.out = nn.Linear(width, letters)
 
     def forward(self, codes: Tensor) -> Tensor:
         """(n, length) ↦ (n, length, letters)."""

@@ -1,21 +1,25 @@
-"""Mini-batches as a DataLoader with shuffling gives them, from tensors in memory."""
+"""Mini-batches from tensors in memory as a DataLoader gives them, the objective of a batch, and torch's global seed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+Data = tuple[Tensor, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]  # of outputs and targets
 
 
 class Shuffled:
-    """Batches without replacement, an epoch after the other, as a DataLoader with shuffling gives them."""
+    """Batches without replacement, one epoch after the other, as a DataLoader with shuffling gives them."""
 
-    def __init__(self, dataset: tuple[Tensor, Tensor], size: int, generator: torch.Generator) -> None:
+    def __init__(self, dataset: Data, size: int, generator: torch.Generator) -> None:
         self.population, self.size, self.generator = len(dataset[0]), min(size, len(dataset[0])), generator
         self._data = dataset
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[Data]:
         """One epoch; points that do not fill a batch wait for the next shuffle."""
         x, y = self._data
         order = torch.randperm(len(x), generator=self.generator).to(x.device)
@@ -23,23 +27,23 @@ class Shuffled:
             part = order[i : i + self.size]
             yield x[part], y[part]
 
-    def whole(self) -> tuple[Tensor, Tensor]:
+    def whole(self) -> Data:
         """All of the data at once."""
         return self._data
 
 
-class Reading:
-    """An endless stream of batches that counts the data points read from it; `budget` is how many there are to be."""
+class CountedStream:
+    """An endless stream of batches that counts the data points read from it; `budget` is how many a run may read."""
 
     def __init__(self, batches: Shuffled, budget: int = 0) -> None:
         self.points, self.size, self.population, self.budget = 0, batches.size, batches.population, budget
         self._batches, self._epoch = batches, iter(batches)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Itself: what is read by one hand is gone for the other."""
+    def __iter__(self) -> Iterator[Data]:
+        """Itself: a batch is read once."""
         return self
 
-    def __next__(self) -> tuple[Tensor, Tensor]:
+    def __next__(self) -> Data:
         """The next batch."""
         batch = next(self._epoch, None)
         if batch is None:
@@ -48,8 +52,27 @@ class Reading:
         self.points += len(batch[0])
         return batch
 
-    def epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass over all the data, in batches of about a thousand points, which are counted too."""
+    def epoch(self) -> Iterator[Data]:
+        """One pass over all the data, in batches of about a thousand points; they count too."""
         x, y = self._batches.whole()
         self.points += len(x)
         yield from zip(x.split(1024), y.split(1024))  # type: ignore[no-untyped-call]
+
+
+def objective(loss: Loss, model: nn.Module, l2: float) -> Callable[[Data], Tensor]:
+    """Batch ↦ mean loss of the model, plus ½ l2 |w|²."""
+    weights = list(model.parameters())
+
+    def value(batch: Data) -> Tensor:
+        penalty = torch.stack([w.square().sum() for w in weights]).sum() if l2 else 0.0
+        return loss(model(batch[0]), batch[1]) + l2 / 2 * penalty
+
+    return value
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch's global generator starts from this seed within the block, and is as it was after it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -9,19 +9,10 @@ NOUNS = ("fox", "river", "house", "child", "tree", "stone", "bird", "sailor", "g
 VERBS = ("watch", "follow", "carry", "remember", "draw", "leave", "answer", "hide", "mend", "count")
 ADJECTIVES = ("small", "old", "quiet", "red", "broken", "early", "bright", "hollow")
 PLACES = ("near", "behind", "under", "beyond", "without")
-NUMBERS: tuple[str, ...] = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-NUMBERS += (
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-    "twenty",
-)
+NUMBERS = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
+    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
+)  # fmt: skip
 
 
 def generated(length: int, seed: int) -> str:

@@ -1,0 +1,118 @@
+"""Methods on convex problems: one entry per method, with the settings that tuning tries."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from infhess.bench.published import sketchy
+from infhess.harness.methods import (
+    Baseline,
+    adam,
+    adam_cosine,
+    fixed,
+    online,
+    paper,
+    prodigy,
+    schedule_free,
+    sgd,
+    updated,
+)
+from infhess.harness.training import AVERAGED, Method, Online, Run
+from infhess.optim import Preconditioned, Snapshot
+from infhess.problems.convex_problems import ConvexProblem
+from infhess.problems.shuffled import CountedStream
+
+
+class FullBatch(Run):
+    """L-BFGS on all of the data, with a line search; each evaluation reads everything."""
+
+    def __init__(self, problem: ConvexProblem, stream: CountedStream) -> None:
+        super().__init__(problem, stream)
+        weights = self.model.parameters()
+        self.optimizer = torch.optim.LBFGS(weights, max_iter=1, history_size=10, line_search_fn="strong_wolfe")
+
+    def step(self) -> None:
+        """One iteration."""
+        before = self.stream.points
+        self.optimizer.step(self.closure)  # type: ignore[no-untyped-call]
+        if self.stream.points == before:  # it has converged, and reads nothing any more
+            self.closure()
+
+    def closure(self) -> torch.Tensor:
+        """Value and gradient over everything."""
+        parts = list(self.stream.epoch())
+        self.optimizer.zero_grad()
+        value = self.loss((torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])))
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+
+class LowRankPsgd(Run):
+    """PSGD with its low-rank preconditioner, one product per step."""
+
+    def __init__(self, problem: ConvexProblem, stream: CountedStream, rate: float) -> None:
+        from psgd_torch import LRA
+
+        super().__init__(problem, stream)
+        self.optimizer = LRA(list(self.model.parameters()), rank_of_approximation=10, lr_params=rate, momentum=0.9)
+
+    def step(self) -> None:
+        """One batch."""
+        batch = next(self.stream)
+        self.optimizer.step(lambda: self.loss(batch))
+        self.products += 1
+
+
+def psgd(rate: float) -> Method:
+    """PSGD at a rate."""
+    return partial(LowRankPsgd, rate=rate)
+
+
+class VarianceReduced(Online):
+    """Online; from the second epoch on with one snapshot per epoch, taken at the average, where it goes on."""
+
+    def __init__(self, problem: ConvexProblem, stream: CountedStream) -> None:
+        super().__init__(problem, stream, lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0)))
+        self.snapshot, self.due = Snapshot(self.loss, self.model.parameters()), stream.population
+
+    def step(self) -> None:
+        """One batch; before it, a snapshot where one is due."""
+        if self.stream.points >= self.due:
+            self.model.load_state_dict(self.models[AVERAGED].state_dict())
+            self.snapshot.take(self.stream.epoch())
+            self.due = self.stream.points + self.stream.population
+        super().step()
+
+    def observe(self, batch: Any) -> None:
+        """The corrected gradient first."""
+        self.snapshot.correct(batch)
+        super().observe(batch)
+
+
+ONLINE, UPDATED, REDUCED = "infhess, online", "infhess, update", "infhess, online with snapshots"
+PAPER, SKETCHY, SKETCHY32, ADAM = "paper", "SketchySGD, rank 10", "SketchySGD, rank 32", "Adam"
+_RATES = tuple(float(f"{10 ** (i / 2):.2g}") for i in range(-9, 5))
+_RHO = tuple(float(f"{10.0**i:g}") for i in range(-6, 3))
+
+METHODS: dict[str, Baseline] = {
+    ONLINE: Baseline(online, models=(AVERAGED,)),
+    UPDATED: Baseline(updated, models=(AVERAGED,)),
+    REDUCED: Baseline(fixed(VarianceReduced), models=(AVERAGED,)),
+    PAPER: Baseline(paper, _RATES),
+    SKETCHY: Baseline(partial(sketchy, 10), _RHO, 1e-3),
+    SKETCHY32: Baseline(partial(sketchy, 32), _RHO),
+    "sgd": Baseline(sgd, _RATES),
+    "momentum .9": Baseline(partial(sgd, momentum=0.9), _RATES),
+    ADAM: Baseline(adam, _RATES[3:11], 1e-3),
+    "Adam, cosine": Baseline(adam_cosine, _RATES[3:11], models=("",)),
+    "schedule-free sgd": Baseline(partial(schedule_free, name="SGDScheduleFree"), _RATES, 1.0, ("",), "schedulefree"),
+    "schedule-free AdamW": Baseline(
+        partial(schedule_free, name="AdamWScheduleFree"), _RATES[3:11], 0.0025, ("",), "schedulefree"
+    ),
+    "Prodigy": Baseline(prodigy, (0.1, 0.3, 3.0, 10.0), 1.0, package="prodigyopt"),
+    "PSGD, low rank 10": Baseline(psgd, (0.003, 0.03, 0.1, 0.3, 1.0), 0.01, ("",), "psgd-torch"),
+    "L-BFGS, full batch": Baseline(fixed(FullBatch), models=("",)),
+}

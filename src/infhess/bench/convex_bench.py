@@ -1,0 +1,178 @@
+"""Convex problems, head to head: infhess and the alternatives, in data points read, in work, and in seconds."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+
+import torch
+
+from infhess.bench.convex_baselines import METHODS, ONLINE
+from infhess.curvature import Hessian
+from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
+from infhess.harness.curves import Curves, ends_of, optimum, thinned
+from infhess.harness.jobs import Job
+from infhess.harness.methods import Setting
+from infhess.harness.rows import Row
+from infhess.harness.timing import median_seconds, timed
+from infhess.harness.training import AVERAGED
+from infhess.problems.convex_problems import ConvexProblem, convex_problem, squares
+from infhess.problems.shuffled import Shuffled
+
+EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
+COST = "cost of a product"
+BUDGETS = {
+    "sarcos-map": 200_000,
+    "sarcos-nat": 200_000,
+    "mnist-3v5": 200_000,
+    "digits": 100_000,
+    "breast-cancer": 60_000,
+}
+QUICK = {"digits": 30_000, "breast-cancer": 20_000}
+BATCHES = (32, 256)
+STABLE_BATCHES, STABLE_BUDGET = (8, 32, 128, 512), 40_000
+# scikit-learn's solvers, compared in seconds alone.
+LIBRARY = ("scikit-learn saga", "scikit-learn lbfgs")
+WORST = 1e3
+LONGEST = 20  # seconds of a call of a solver, after which there are no more
+
+
+def jobs(seeds: Sequence[int], budgets: dict[str, int], *, settings: dict[str, Setting] | None = None) -> Iterator[Job]:
+    """Every method on every problem and batch size: as it comes where it has a default, and as tuned."""
+    comparison, chosen = Comparison(EXPERIMENT, convex_problem, thinned), tuned() if settings is None else settings
+    for name, budget in budgets.items():
+        yield optimum(EXPERIMENT, name)
+        for batch in BATCHES:
+            yield Job(Row(EXPERIMENT, name, COST, 0, batch), cost_of_a_product)
+            yield from comparison.jobs([Cell(name, batch, budget)], METHODS, seeds, chosen)
+        for method in LIBRARY:
+            yield Job(Row(EXPERIMENT, name, method, seeds[0]), solver_curve)
+
+
+def tuning(budgets: dict[str, int]) -> Iterator[Job]:
+    """The grids, on a seed that is not reported, at half the budget."""
+    cells = [Cell(name, batch, budget // 2) for name, budget in budgets.items() for batch in BATCHES]
+    return Comparison(TUNING, convex_problem, scored).tuning(cells, METHODS)
+
+
+def stability(seeds: Sequence[int], budgets: dict[str, int]) -> Iterator[Job]:
+    """infhess over batch sizes, to count divergences."""
+    comparison, online = Comparison(STABILITY, convex_problem, stable), METHODS[ONLINE]
+    for name, budget in budgets.items():
+        for batch in STABLE_BATCHES:
+            cell = Cell(name, batch, min(budget, STABLE_BUDGET))
+            for seed in seeds:
+                yield comparison.job(cell, ONLINE, online.make, Setting(0.0, AVERAGED), seed)
+
+
+def stable(rows: Sequence[Row], budget: int) -> list[Row]:
+    """The end of a run; the metric is the loss at the start, above which it has diverged."""
+    p = convex_problem(rows[-1].problem)
+    return [replace(rows[-1], metric=p.value(p.model()))]
+
+
+def scored(rows: Sequence[Row], budget: int) -> list[Row]:
+    """The score of a setting, one row for each outcome: the mean of log₁₀ of the gap over the run, from 1,000 points on."""
+    best, start = ends_of(rows[0].problem)
+    found = []
+    for name in dict.fromkeys(r.method for r in rows):
+        mine = [r for r in rows if r.method == name]
+        gaps = [min(max((r.loss - best) / (start - best), 1e-8), WORST) for r in mine if r.data_points >= 1000]
+        full = max(len(gaps), round(math.log(budget / 1000) / math.log(ConvexProblem.spacing)))
+        gaps += [WORST] * (full - len(gaps) if mine[-1].data_points < budget else 0)
+        found.append(replace(mine[-1], metric=sum(map(math.log10, gaps)) / max(len(gaps), 1)))
+    return found
+
+
+def best(rows: Sequence[Row]) -> dict[str, Setting]:
+    """The settings with the lowest scores of a tuning run."""
+    return best_settings([r for r in rows if r.experiment == TUNING], lambda r: r.metric)
+
+
+def tuned() -> dict[str, Setting]:
+    """The settings that `infhess bench convex --tune` found, as they come with the package."""
+    return read_settings((files("infhess.bench") / "tuned.json").read_text(encoding="utf-8"))
+
+
+def cost_of_a_product(template: Row, repeats: int = 41) -> list[Row]:
+    """Seconds of a product over seconds of a gradient on the same batch: medians, for six products that share a graph."""
+    p, g = convex_problem(template.problem), torch.Generator()
+    model = p.model()
+    loss, weight = p.loss(model), model.weight
+    batch = next(iter(Shuffled(p.data, template.batch_size, g.manual_seed(0))))
+    source = Hessian(loss, [weight], [batch])
+    s = torch.randn(weight.numel(), dtype=weight.dtype, generator=g.manual_seed(0))
+
+    def gradient() -> None:
+        weight.grad = None
+        loss(batch).backward()  # type: ignore[no-untyped-call]
+
+    def products() -> None:
+        local = source.local(batch)
+        for _ in range(6):
+            source.product(local, s)
+
+    cheap, dear = median_seconds(gradient, repeats), median_seconds(products, repeats) / 6
+    return [replace(template, seconds=dear, metric=dear / cheap)]
+
+
+class Axes:
+    """Curves with the three axes on which methods are compared."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.curves = Curves([r for r in rows if r.experiment == EXPERIMENT and r.method != COST])
+        self.costs = {(r.problem, r.batch_size): r.metric for r in rows if r.method == COST}
+        self.problems = list(dict.fromkeys(r.problem for r in self.curves.rows))
+
+    def work(self, row: Row) -> float:
+        """Points of gradients, and of products at their cost."""
+        return row.data_points + self.costs.get((row.problem, row.batch_size), 0.0) * row.products * row.batch_size
+
+    def value(self, axis: str, row: Row) -> float:
+        """By the name of an axis."""
+        return {"data points": float(row.data_points), "work": self.work(row), "seconds": row.seconds}[axis]
+
+    def to(self, axis: str, name: str, method: str, batch: int, gap: float) -> float:
+        """What it took to reach a gap, the median over seeds; infinite where it was not reached."""
+        return self.curves.first(
+            name, method, batch, lambda r: self.curves.gap(r) <= gap, lambda r: self.value(axis, r)
+        )
+
+
+def solver_curve(template: Row) -> list[Row]:
+    """Loss by seconds: the solver from the start, with twice as many iterations each time."""
+    p, rows = convex_problem(template.problem), []
+    for iterations in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        solver = solver_for(p, template.method.removeprefix("scikit-learn "), iterations)
+        if solver is None:
+            break
+        x, y = (t.numpy() for t in p.data)
+        seconds = _quietly_timed(solver, x, y)
+        model = p.model()
+        model.weight.data.copy_(torch.from_numpy(solver.coef_).reshape(model.weight.shape))
+        rows.append(replace(template, data_points=iterations * len(x), seconds=seconds, loss=p.value(model)))
+        if seconds > LONGEST:
+            break
+    return rows or [replace(template, loss=math.nan)]
+
+
+def solver_for(problem: ConvexProblem, solver: str, iterations: int) -> Any:
+    """A solver for a problem, at most so many iterations; None where it does not apply."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    options = {"solver": solver, "fit_intercept": False, "max_iter": iterations, "tol": 1e-12, "random_state": 0}
+    if problem.loss_of is squares:
+        return Ridge(alpha=1e-10, **options) if solver == "saga" else None
+    return LogisticRegression(C=1 / (len(problem.data[0]) * problem.l2), **options)
+
+
+def _quietly_timed(solver: Any, x: Any, y: Any) -> float:
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return timed(lambda: solver.fit(x, y))

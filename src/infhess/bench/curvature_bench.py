@@ -1,0 +1,143 @@
+"""Top eigenvalues beside other tools, at equal work: products × points."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from infhess.bench.coverage import PROBLEMS, truth_of
+from infhess.bench.eigen_baselines import EIGENSOLVERS, INFHESS, TOP, Found, missing_tools
+from infhess.curvature import Hessian
+from infhess.experiments import plots
+from infhess.harness.jobs import Job
+from infhess.harness.rows import Row
+from infhess.harness.tables import markdown
+from infhess.harness.timing import timed
+from infhess.problems.nets import paper_net
+from infhess.problems.shuffled import seeded
+
+EXPERIMENT = "bench-curvature"
+QUICK = ("digits-logistic", "digits-mlp")
+BATCHES, PRODUCTS, TRIALS = (16, 64, 256, 1024), (16, 32, 64), 3
+COST = "a product / a bare double backward"
+HESSIAN_ONLY = ("hessian-eigenthings", "PyHessian")
+COLOURS = (plots.BLUE, plots.GREY, plots.INK, plots.ORANGE, "#3c8d5a", "#8a5ab5", "#b5a23c")
+
+
+def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
+    """One job for each problem, batch size and method that is installed; and the cost of a product."""
+    installed = [method for method in EIGENSOLVERS if method not in missing_tools()]
+    for problem in QUICK if quick else PROBLEMS:
+        for batch in BATCHES[:2] if quick else BATCHES:
+            for method in installed:
+                if not ("gauss" in problem and method in HESSIAN_ONLY):
+                    template = Row(EXPERIMENT, problem, f"{method} / {PRODUCTS[0]}", seed, batch)
+                    yield Job(template, compare, (method,))
+    yield Job(Row(EXPERIMENT, "cost", COST, seed, 32), cost)
+
+
+def compare(template: Row, method: str) -> list[Row]:
+    """Relative error of the top five values (loss) and energy of the top-five space captured (metric), means of trials."""
+    problem, H, _ = truth_of(template.problem)
+    values, V = torch.linalg.eigh(H)
+    truth, V = values.flip(0)[:TOP], V.flip(1)[:, :TOP]
+    rows, batch = [], template.batch_size
+    for products in PRODUCTS:
+        errors, energies, seconds = [], [], []
+        for trial in range(TRIALS):
+            g = torch.Generator().manual_seed(10**6 * (template.seed + 1) + 1000 * products + trial)
+            start = time.perf_counter()
+            found = EIGENSOLVERS[method][0](problem, batch, products, g)
+            seconds.append(time.perf_counter() - start)
+            errors.append(error(found, truth))
+            energies.append(energy(found, V))
+        row = replace(template, method=f"{method} / {products}", data_points=found.points, products=found.work // batch)
+        measured = statistics.median(seconds), statistics.mean(errors), statistics.mean(energies)
+        rows.append(replace(row, seconds=measured[0], loss=measured[1], metric=measured[2]))
+    return rows
+
+
+def error(found: Found, truth: Tensor) -> float:
+    """Mean relative error of the top five; one that was not found counts as 1."""
+    relative = torch.ones(TOP, dtype=torch.float64)
+    n = min(TOP, len(found.values))
+    relative[:n] = ((found.values[:n].double() - truth[:n]) / truth[:n]).abs()
+    return float(relative.mean())
+
+
+def energy(found: Found, V: Tensor) -> float:
+    """Share of the true top-five space that the found one captures."""
+    U = torch.linalg.qr(found.vectors.double()).Q
+    return float((V.mT @ U).square().sum() / TOP)
+
+
+def cost(template: Row) -> list[Row]:
+    """Seconds of a product of the paper's net at batch 32, over those of a bare double backward; medians of pairs."""
+    with seeded(template.seed):
+        model, x, y = paper_net(), torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+    params = list(model.parameters())
+    source = Hessian(lambda b: nn.functional.cross_entropy(model(b[0]), b[1]), params, [(x, y)])
+    s = torch.ones(source.size)
+
+    def bare() -> None:
+        grads = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), params, create_graph=True)
+        torch.autograd.grad(grads, params, source.flat.unpack(s))
+
+    pairs = [(timed(lambda: source.matvec(s)), timed(bare)) for _ in range(25)][5:]
+    ratio = statistics.median(a / b for a, b in pairs)
+    return [replace(template, seconds=statistics.median(a for a, _ in pairs), metric=ratio)]
+
+
+def ratios(rows: Sequence[Row]) -> dict[tuple[str, int], tuple[float, float, float, float]]:
+    """By method and products, over cells: geometric means of the error and of its ratio to infhess, energy, seconds."""
+    cells = {(r.problem, r.batch_size, r.method): r for r in rows if r.experiment == EXPERIMENT and r.problem != "cost"}
+    table = {}
+    for method in EIGENSOLVERS:
+        for products in PRODUCTS:
+            name = f"{method} / {products}"
+            mine = {(p, b): r for (p, b, m), r in cells.items() if m == name}
+            if mine:
+                compared = [r.loss / cells[p, b, f"{INFHESS} / {products}"].loss for (p, b), r in mine.items()]
+                table[method, products] = (
+                    _geometric([r.loss for r in mine.values()]), _geometric(compared),
+                    statistics.mean(r.metric for r in mine.values()), statistics.median(r.seconds for r in mine.values()),
+                )  # fmt: skip
+    return table
+
+
+def _geometric(values: list[float]) -> float:
+    return math.exp(statistics.mean(math.log(max(v, 1e-12)) for v in values))
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """The comparison, and the cost of a product."""
+    table = ratios(rows)
+    lines = [["method", *(f"{p} products: error (× infhess), energy, s" for p in PRODUCTS)]]
+    for method in EIGENSOLVERS:
+        entries = (table.get((method, p)) for p in PRODUCTS)
+        lines.append([method, *(f"{e[0]:.3f} ({e[1]:.2f}), {e[2]:.2f}, {e[3]:.2f}" if e else "–" for e in entries)])
+    below = [f"Not installed, so not run: {m} ({package})." for m, package in missing_tools().items()]
+    below += [f"{COST}: {r.metric:.3f} (the paper's net, batch 32)." for r in rows if r.method == COST]
+    return "\n".join([markdown(lines), *below, ""])
+
+
+def figure(rows: Sequence[Row], path: Path) -> Path:
+    """Error of the top five against products."""
+    table = ratios(rows)
+    fig, ax = plots.figure()
+    for method, colour in zip(EIGENSOLVERS, COLOURS):
+        points = [(p, table[method, p][0]) for p in PRODUCTS if (method, p) in table]
+        if points:
+            ax.plot(*zip(*points), "o-", color=colour, label=method, linewidth=2.5 if method == INFHESS else 1.2)
+    ax.set(xscale="log", yscale="log", xlabel="products with a batch")
+    ax.set_ylabel("relative error of the top five eigenvalues")
+    ax.set_xticks(PRODUCTS, [str(p) for p in PRODUCTS])
+    ax.legend(frameon=False, fontsize=8)
+    return plots.save(fig, path)

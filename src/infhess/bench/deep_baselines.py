@@ -1,0 +1,199 @@
+"""Methods for nets: one entry per method, with the rates that tuning tries and its default."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from infhess.bench.published import Cdat
+from infhess.harness.methods import (
+    Baseline,
+    Make,
+    ScheduleFree,
+    adam,
+    fixed,
+    paper_optimizer_for_nets,
+    prodigy,
+    schedule_free,
+    sgd,
+)
+from infhess.harness.training import MakeOptimizer, Method, Online, Problem, Training
+from infhess.optim import Preconditioned, RateFree
+from infhess.optim.averaging.batch_norm import Statistics
+from infhess.problems.shuffled import CountedStream
+
+# Batches on which BatchNorm's statistics are gathered for the averages of baselines: as many as for those of infhess.
+RECENT = 16
+
+# The preconditioner of low rank: directions per layer, and steps until the first estimate and between two.
+RANK, FIRST, BETWEEN = 8, 100, 400
+
+
+class RateFreeRun(Training):
+    """`observe` with each batch; the averaged weights are the outcome."""
+
+    optimizer: RateFree
+
+    def __init__(self, problem: Problem, stream: CountedStream) -> None:
+        super().__init__(problem, stream, RateFree)
+        self.shown = copy.deepcopy(self.model)
+
+    def observe(self, batch: tuple[Tensor, Tensor]) -> None:
+        """A curvature probe now and then."""
+        self.count(self.optimizer.observe(self.loss, batch))
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The averaged weights."""
+        with self.optimizer.averaged():
+            self.shown.load_state_dict(self.model.state_dict())
+        return {"": self.shown}
+
+    @property
+    def learning_rate(self) -> tuple[float, float]:
+        """In use, and the standard deviation of its logarithm."""
+        found = self.optimizer.rate
+        return found.value, found.std / found.value
+
+
+class Refreshed(ScheduleFree):
+    """Schedule-free as its authors advise: BatchNorm's statistics are gathered anew for the averaged weights."""
+
+    def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
+        super().__init__(problem, stream, make)
+        self.shown_loss, self.recent = problem.loss(self.shown), deque[tuple[Tensor, Tensor]](maxlen=RECENT)
+
+    def observe(self, batch: tuple[Tensor, Tensor]) -> None:
+        """Keep the batch."""
+        self.recent.append(batch)
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The weights to evaluate at."""
+        found = super().models
+        norms = [m for m in self.shown.modules() if isinstance(m, _BatchNorm)]
+        Statistics(norms).gather([(self.shown_loss, batch) for batch in self.recent], list(self.shown.parameters()))
+        return found
+
+
+class Averaged(Training):
+    """DoG with the polynomial averaging that its authors advise."""
+
+    def __init__(self, problem: Problem, stream: CountedStream) -> None:
+        from dog import DoG, PolynomialDecayAverager
+
+        super().__init__(problem, stream, DoG)
+        self.averager = PolynomialDecayAverager(self.model)
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The average."""
+        return {"": self.averager.averaged_model}
+
+    def step(self) -> None:
+        """One batch."""
+        super().step()
+        self.averager.step()
+
+
+class PaperRun(Training):
+    """The paper's variant for nets: an estimate at the start of every epoch except the first, which has the given rate."""
+
+    optimizer: Preconditioned
+
+    def __init__(self, problem: Problem, stream: CountedStream, rate: float) -> None:
+        super().__init__(problem, stream, partial(paper_optimizer_for_nets, rate=rate))
+        self.due = stream.population
+
+    def step(self) -> None:
+        """One batch, after an estimate where one is due."""
+        if self.stream.points >= self.due:
+            self.due = self.stream.points + self.stream.population
+            with suppress(ValueError):  # where the net is dead, or its curvature not finite, what there was stays
+                self.count(self.optimizer.update(self.loss, self.stream))
+        super().step()
+
+
+class Ranked(Online):
+    """With a preconditioner of rank 8 per layer, estimated now and then; after that `observe` finds the rate anew."""
+
+    def __init__(self, problem: Problem, stream: CountedStream) -> None:
+        super().__init__(problem, stream, partial(_around_sgd, rank=RANK))
+        self.made = 0
+
+    def step(self) -> None:
+        """One batch, after an estimate where one is due."""
+        if self.made % BETWEEN == FIRST:
+            with suppress(ValueError):  # the curvature is not finite: the last estimate stays
+                self.count(self.optimizer.update(self.loss, self.stream))
+        self.made += 1
+        super().step()
+
+
+def _around_sgd(params: Any, rank: int) -> Preconditioned:
+    return Preconditioned(torch.optim.SGD(params, lr=1e-2), rank=rank, blocks="layer")
+
+
+def _dadapt(params: Any) -> torch.optim.Optimizer:
+    from dadaptation import DAdaptAdam
+
+    return DAdaptAdam(params)  # type: ignore[no-any-return]
+
+
+def _soap(params: Any) -> torch.optim.Optimizer:
+    from pytorch_optimizer import SOAP
+
+    return SOAP(params)  # type: ignore[no-any-return]
+
+
+BASES: dict[str, Callable[[Any, float], torch.optim.Optimizer]] = {
+    "Adam": lambda p, rate: torch.optim.Adam(p, lr=rate),
+    "momentum .9": lambda p, rate: torch.optim.SGD(p, lr=rate, momentum=0.9),
+    "sgd": lambda p, rate: torch.optim.SGD(p, lr=rate),
+}
+
+
+def observed(rate: float, base: str) -> Method:
+    """`Preconditioned` around a base that was made with some rate, online."""
+    return partial(Online, make=lambda p: Preconditioned(BASES[base](p, rate)))
+
+
+def paper_nets(rate: float) -> Method:
+    """The paper's method from a rate."""
+    return partial(PaperRun, rate=rate)
+
+
+NO_RATE, ADAM, SGD, SCHEDULE_FREE, PAPER = "infhess, no learning rate", "Adam", "sgd", "schedule-free AdamW", "paper"
+AROUND = {base: f"infhess, online {base}" for base in BASES}
+RANKED = f"{AROUND['sgd']}, rank {RANK} per layer"
+
+
+def _net(make: Make, grid: tuple[float, ...] = (), default: float | None = None, package: str = "") -> Baseline:
+    """A method has one outcome here."""
+    return Baseline(make, grid, default, ("",), package)
+
+
+METHODS: dict[str, Baseline] = {
+    NO_RATE: _net(fixed(RateFreeRun)),
+    **{AROUND[base]: _net(partial(observed, base=base), (), 1e-2) for base in BASES},
+    RANKED: _net(fixed(Ranked)),
+    SGD: _net(sgd, (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), 1e-3),
+    "momentum .9": _net(partial(sgd, momentum=0.9), (0.0003, 0.003, 0.01, 0.03, 0.1), 1e-3),
+    ADAM: _net(adam, (3e-4, 3e-3, 1e-2, 3e-2), 1e-3),
+    "Prodigy": _net(prodigy, (), 1.0, "prodigyopt"),
+    "D-Adaptation": _net(fixed(partial(Training, make=_dadapt)), (), 1.0, "dadaptation"),
+    "DoG": _net(fixed(Averaged), (), 1.0, "dog"),
+    "schedule-free sgd": _net(partial(schedule_free, name="SGDScheduleFree", run=Refreshed), (), 1.0, "schedulefree"),
+    SCHEDULE_FREE: _net(partial(schedule_free, name="AdamWScheduleFree", run=Refreshed), (), 0.0025, "schedulefree"),
+    "SOAP": _net(fixed(partial(Training, make=_soap)), (), 3e-3, "pytorch_optimizer"),
+    PAPER: _net(paper_nets, (), 1e-2),
+    "CDAT": _net(fixed(Cdat)),
+}

@@ -1,0 +1,145 @@
+"""Nets, head to head: infhess and the alternatives at an equal budget of gradients; infhess from any rate and in any units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from importlib.resources import files
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from infhess.bench.deep_baselines import AROUND, BASES, METHODS, NO_RATE
+from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
+from infhess.harness.jobs import Job
+from infhess.harness.methods import Setting, missing
+from infhess.harness.rows import Row
+from infhess.harness.training import curve, ends
+from infhess.problems.net_problems import DEEP, FULL, NetProblem, net_problem
+
+EXPERIMENT, TUNING, STARTS, UNITS = "bench-deep", "bench-deep-tuning", "bench-deep-starts", "bench-deep-units"
+RATES = (1e-6, 1e-4, 1e-2, 1.0, 1e2)
+SCALES = (1e-3, 1.0, 1e3)
+RESCALED = ("mnist-mlp", "cifar-net, Xavier")
+QUICK = ("mnist-mlp", "text-transformer")
+
+
+def names(only: Sequence[str] = (), *, quick: bool = False, full: bool = False) -> list[str]:
+    """Problems of a size, or these."""
+    return _among("problem", only, {**DEEP, **FULL}) or (list(QUICK) if quick else [*DEEP, *(FULL if full else ())])
+
+
+def methods(only: Sequence[str] = ()) -> list[str]:
+    """All that are installed, or these of them."""
+    absent, chosen = missing(METHODS), _among("method", only, METHODS)
+    for name in chosen:
+        if name in absent:
+            raise ValueError(f"--method: {name} is not installed; pip install '{absent[name]}'")
+    return chosen or [m for m in METHODS if m not in absent]
+
+
+def _among(what: str, given: Sequence[str], known: Iterable[str]) -> list[str]:
+    for name in given:
+        if name not in (names := list(known)):
+            raise ValueError(f"--{what}: expected one of {'; '.join(names)}; got {name}")
+    return list(dict.fromkeys(given))
+
+
+def cell(name: str, steps: int = 0) -> Cell:
+    """A problem with its own batch size and budget, or one of so many gradients."""
+    problem = net_problem(name)
+    return Cell(name, problem.batch, (steps or problem.steps) * problem.batch)
+
+
+def last(rows: Sequence[Row], budget: int) -> list[Row]:
+    """The end of a curve."""
+    return ends(rows)
+
+
+def whole(rows: Sequence[Row], budget: int) -> list[Row]:
+    """All of it."""
+    return list(rows)
+
+
+def jobs(problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0) -> Iterator[Job]:
+    """Every method on every problem: as it comes, and as tuned where it has a grid."""
+    table, settings = {m: METHODS[m] for m in chosen or methods()}, tuned()
+    return Comparison(EXPERIMENT, net_problem, whole).jobs([cell(n, steps) for n in problems], table, seeds, settings)
+
+
+def tuning(problems: Sequence[str], chosen: Sequence[str] = (), *, steps: int = 0) -> Iterator[Job]:
+    """The grids, on a seed that is not reported."""
+    table = {m: METHODS[m] for m in chosen or methods()}
+    return Comparison(TUNING, net_problem, last, math.inf).tuning([cell(n, steps) for n in problems], table)
+
+
+def starts(
+    problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0
+) -> Iterator[Job]:
+    """`Preconditioned` around each base, from rates over eight orders of magnitude."""
+    comparison = Comparison(STARTS, net_problem, last, math.inf)
+    for name in problems:
+        for method in (AROUND[base] for base in BASES if AROUND[base] in (chosen or METHODS)):
+            for rate in RATES:
+                title, make = f"{method}, from {rate:g}", METHODS[method].make
+                for seed in seeds:
+                    yield comparison.job(cell(name, steps), title, make, Setting(rate), seed)
+
+
+def units(
+    problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0
+) -> Iterator[Job]:
+    """`RateFree` with the loss, and with the weights, in other units."""
+    for name in (n for n in problems if n in RESCALED and NO_RATE in (chosen or METHODS)):
+        for what in ("loss", "weights"):
+            for scale in SCALES:
+                for seed in seeds:
+                    template = Row(UNITS, name, f"{what} × {scale:g}", seed, net_problem(name).batch)
+                    yield Job(template, rescaled, (what, scale, cell(name, steps).budget))
+
+
+def rescaled(template: Row, what: str, scale: float, budget: int) -> list[Row]:
+    """The end of a run of RateFree on the same problem in other units; the objective is given in the usual ones."""
+    factor = scale if what == "loss" else 1.0
+    there = (in_loss_units if what == "loss" else in_weight_units)(net_problem(template.problem), scale)
+    (row,) = ends(curve(there, METHODS[NO_RATE].make(0.0), template, budget, ("",), math.inf))
+    return [replace(row, loss=row.loss / factor, metric=row.metric / factor)]
+
+
+def in_loss_units(problem: NetProblem, factor: float) -> NetProblem:
+    """The objective times a factor."""
+    return replace(problem, loss_of=lambda f, y: factor * problem.loss_of(f, y), l2=factor * problem.l2)
+
+
+def in_weight_units(problem: NetProblem, scale: float) -> NetProblem:
+    """The same function of weights that are `scale` times as large."""
+    return replace(problem, net=lambda: InUnits(problem.net(), scale), l2=problem.l2 / scale**2)
+
+
+class InUnits(nn.Module):
+    """The same function of weights that are `scale` times as large."""
+
+    def __init__(self, net: nn.Module, scale: float) -> None:
+        super().__init__()
+        self.net, self.scale = net, scale
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """With the weights divided again."""
+        weights = {name: p / self.scale for name, p in self.net.named_parameters()}
+        found: Tensor = functional_call(self.net, weights, (x,))
+        return found
+
+
+def best(rows: Sequence[Row]) -> dict[str, Setting]:
+    """The rates that ended lowest in the training objective."""
+    return best_settings([r for r in rows if r.experiment == TUNING], lambda r: r.loss)
+
+
+def tuned() -> dict[str, Setting]:
+    """The settings that `infhess bench deep --tune` found, as they come with the package."""
+    return read_settings((files("infhess.bench") / "tuned-deep.json").read_text(encoding="utf-8"))

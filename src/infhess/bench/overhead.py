@@ -1,0 +1,221 @@
+"""What a step costs beside the gradient: microseconds of `observe`, with nothing due, and of `step`, on one thread."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import infhess
+from infhess.harness.jobs import Job
+from infhess.harness.rows import Row
+from infhess.harness.tables import Target, at_most, markdown, target_cells
+from infhess.harness.timing import on_threads
+from infhess.problems.nets import paper_net
+
+EXPERIMENT, UNIT = "bench-overhead", "Adam, foreach"
+# Steps before a clock is looked at, rounds in which all optimizers take turns, and steps of each in a round.
+WARM, ROUNDS, STEPS = 130, 7, 15
+Optimizer = Any
+Batch = Any
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A module with gradients, its loss, and a batch."""
+
+    model: nn.Module
+    loss: Callable[[nn.Module, Batch], Tensor]
+    batch: Batch
+
+
+class Tensors(nn.Module):
+    """Tensors and nothing else."""
+
+    def __init__(self, number: int, size: int) -> None:
+        super().__init__()
+        self.tensors = nn.ParameterList([nn.Parameter(torch.randn(size)) for _ in range(number)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A sum of squares."""
+        return torch.stack([(x[0, 0] * w).square().mean() for w in self.tensors]).mean()
+
+
+def settings(width: float) -> dict[str, Callable[[], Setting]]:
+    """By name; a width below 1 is for tests."""
+    many, large = max(4, int(300 * width)), int(2_000_000 * width)
+    alone = lambda model, x: model(x)  # noqa: E731
+    return {
+        "linear, 253 inputs, batch 256": lambda: Setting(
+            nn.Linear(253, 1), _squared, (torch.randn(256, 253), torch.randn(256, 1))
+        ),
+        f"{many} small tensors": lambda: Setting(Tensors(many, 16), alone, torch.ones(8, 1)),
+        "paper's net, batch 32": lambda: Setting(
+            paper_net(width), _entropy, (torch.randn(32, 3, 32, 32), torch.randint(10, (32,)))
+        ),
+        "4 tensors of 2 million": lambda: Setting(Tensors(4, large), alone, torch.ones(8, 1)),
+    }
+
+
+def _squared(model: nn.Module, batch: Batch) -> Tensor:
+    return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def _entropy(model: nn.Module, batch: Batch) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def methods() -> dict[str, Callable[[Sequence[Tensor]], Optimizer]]:
+    """Optimizers by name; packages that are not there are left out."""
+    found: dict[str, Callable[[Sequence[Tensor]], Optimizer]] = {
+        "SGD": lambda p: torch.optim.SGD(p, lr=1e-5),
+        UNIT: lambda p: torch.optim.Adam(p, lr=1e-5, foreach=True),
+        "Adam, fused": lambda p: torch.optim.Adam(p, lr=1e-5, fused=True),
+        "infhess.Preconditioned(SGD)": lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=1e-5)),
+        "infhess.RateFree": lambda p: infhess.RateFree(p),
+    }
+    try:
+        import schedulefree
+
+        found["schedule-free AdamW"] = lambda p: schedulefree.AdamWScheduleFree(p, lr=1e-5)
+    except ImportError:
+        pass
+    try:
+        import pytorch_optimizer
+
+        found["SOAP"] = lambda p: pytorch_optimizer.SOAP(p, lr=1e-5)
+    except ImportError:
+        pass
+    return found
+
+
+class Runner:
+    """One optimizer on a copy of its own; its gradients stand, and only `observe` and `step` are on the clock."""
+
+    def __init__(self, setting: Setting, make: Callable[[Sequence[Tensor]], Optimizer]) -> None:
+        self.setting, self.model = setting, copy.deepcopy(setting.model)
+        self.optimizer = make(list(self.model.parameters()))
+        if hasattr(self.optimizer, "train"):
+            self.optimizer.train()
+        self.loss(setting.batch).backward()
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Of the copy."""
+        return self.setting.loss(self.model, batch)
+
+    def seconds(self) -> tuple[float, float]:
+        """Of `observe` and of `step`, of this thread's own time: other processes do not count."""
+        start = time.thread_time()
+        if hasattr(self.optimizer, "observe"):
+            self.optimizer.observe(self.loss, self.setting.batch)
+        between = time.thread_time()
+        self.optimizer.step()
+        return between - start, time.thread_time() - between
+
+
+def jobs(seed: int, *, width: float = 1.0) -> Iterator[Job]:
+    """All optimizers on each setting."""
+    for name in settings(width):
+        yield Job(Row(EXPERIMENT, name, UNIT, seed), overhead_rows, (width,))
+
+
+def overhead_rows(template: Row, width: float) -> list[Row]:
+    """Seconds of `observe` and `step`, and both together in units of Adam's step in the same round."""
+    with on_threads(1), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(template.seed)
+        setting = settings(width)[template.problem]()
+        runners = {name: Runner(setting, make) for name, make in methods().items()}
+        for runner in runners.values():
+            for _ in range(WARM):
+                runner.seconds()
+        rounds = [{name: _typical(runner) for name, runner in runners.items()} for _ in range(ROUNDS)]
+        passes = {name: memory_passes(runner) for name, runner in runners.items()}
+    rows = []
+    for name in runners:
+        ratio = median(sum(found[name]) / sum(found[UNIT]) for found in rounds)
+        observe, step = (median(found[name][i] for found in rounds) for i in (0, 1))
+        rows.append(replace(template, method=name, seconds=observe + step, metric=ratio))
+        rows.append(replace(template, method=f"{name}: observe", seconds=observe))
+        rows.append(replace(template, method=f"{name}: memory passes", metric=passes[name]))
+    return rows
+
+
+def _typical(runner: Runner) -> tuple[float, float]:
+    """The median step of a few: a probe that is due among them does not count."""
+    found = [runner.seconds() for _ in range(STEPS)]
+    return median(o for o, _ in found), median(s for _, s in found)
+
+
+class _Passes(TorchDispatchMode):
+    """Numbers that operations read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        read = {id(t): t.numel() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        written = _written(func, args, kwargs or {}, out)
+        self.numbers += sum(read.values()) + sum(t.numel() for t in written)
+        return out
+
+
+def _written(func: Any, args: Any, kwargs: Any, out: Any) -> list[Tensor]:
+    """What an operation writes: its arguments where it works in place, its results where these are new."""
+    in_place = [
+        value
+        for i, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for value in [kwargs.get(argument.name, args[i] if i < len(args) else None)]
+    ]
+    if in_place:
+        return [t for t in tree_leaves(in_place) if isinstance(t, Tensor)]
+    views = any(r.alias_info is not None for r in func._schema.returns)
+    return [] if views else [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+
+
+def memory_passes(runner: Runner) -> float:
+    """Numbers that one `step` reads and writes, a parameter each; of a step at which nothing is due."""
+    size, found = sum(p.numel() for p in runner.model.parameters()), []
+    for _ in range(3):
+        if hasattr(runner.optimizer, "observe"):
+            runner.optimizer.observe(runner.loss, runner.setting.batch)
+        with _Passes() as passes:
+            runner.optimizer.step()
+        found.append(passes.numbers / size)
+    return median(found)
+
+
+def targets(rows: Sequence[Row]) -> list[Target]:
+    """`observe` and `step` together in units of Adam's step, and memory passes beside schedule-free AdamW's."""
+    known = {(row.problem, row.method): row.metric for row in rows}
+    found = []
+    for problem in dict.fromkeys(row.problem for row in rows):
+        for name, bound in (("infhess.Preconditioned(SGD)", 2.0), ("infhess.RateFree", 1.5)):
+            found.append(at_most(f"{problem}: {name} / {UNIT}", known[problem, name], bound))
+        theirs = known.get((problem, "schedule-free AdamW: memory passes"))
+        if theirs:
+            ours = known[problem, "infhess.RateFree: memory passes"]
+            found.append(at_most(f"{problem}: memory passes, RateFree / schedule-free AdamW", ours / theirs, 1.3))
+    return found
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """The tables in Markdown: microseconds and ratios, then targets."""
+    problems = list(dict.fromkeys(row.problem for row in rows))
+    known = {(row.problem, row.method): row for row in rows}
+    names = list(dict.fromkeys(row.method for row in rows if ":" not in row.method))
+    table = [["µs (in units of Adam's foreach step)", *problems]]
+    for name in names:
+        cells = [known[problem, name] for problem in problems]
+        table.append([name, *(f"{1e6 * row.seconds:.0f} ({row.metric:.2f})" for row in cells)])
+    return f"{markdown(table)}\n\n{markdown(target_cells(targets(rows)))}"

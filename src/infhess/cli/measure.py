@@ -1,0 +1,170 @@
+"""The top curvature of a user's own loss: what `infhess spectrum` computes, its rows and its figure."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from infhess.curvature import GaussNewton, Hessian
+from infhess.curvature.batch_source import BatchSource
+from infhess.experiments import plots
+from infhess.harness.rows import Row
+from infhess.spectra import Spectrum, spectrum
+
+EXPERIMENT = "spectrum"
+FORMS = "(loss, params, batches) with loss(batch), or (model, loss, batches) with loss(outputs, targets)"
+
+
+class UserCodeError(ValueError):
+    """Something went wrong in the user's function, loss or data."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A spectrum of a named loss, with 95 % intervals."""
+
+    target: str
+    found: Spectrum
+    low: list[float]
+    high: list[float]
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a script: plain numbers and lists."""
+        found = self.found
+        return {
+            "target": self.target,
+            "values": found.values.tolist(),
+            "std": found.std.tolist(),
+            "low": self.low,
+            "high": self.high,
+            "level": 0.95,
+            "resolved": found.resolved.tolist(),
+            "lowest": list(found.lowest),
+            "parameters": found.vectors.shape[0],
+            "products": found.products,
+            "data_points": found.data_points,
+            "rounds": found.rounds,
+            "stopped": found.stopped,
+            "seconds": self.seconds,
+        }
+
+    def rows(self, seed: int) -> Iterator[Row]:
+        """Value, standard error and interval of each eigenvalue."""
+        found = self.found
+        for i in range(len(found.values)):
+            for method, metric in (
+                ("value", float(found.values[i])), ("std", float(found.std[i])), ("low", self.low[i]), ("high", self.high[i]),
+            ):  # fmt: skip
+                yield Row(
+                    EXPERIMENT, f"{self.target}/eigenvalue-{i + 1}", method, seed, 0, found.data_points, found.products,
+                    self.seconds, metric=metric,
+                )  # fmt: skip
+
+
+def measure(
+    target: str, k: int, rtol: float | None, budget: int | None, matrix: str, products: str, seed: int
+) -> Measured:
+    """Load MODULE:FUNCTION, call it, and take the spectrum of what it returns."""
+    function, start = load(target), time.perf_counter()
+    try:
+        source = source_of(function(), matrix, products, seed)
+        found = spectrum(source, k, rtol, budget=budget, generator=torch.Generator().manual_seed(seed))
+    except (Exception, SystemExit) as error:
+        reason = str(error).strip().splitlines()
+        where = "" if isinstance(error, ValueError | TypeError) else f" failed with {type(error).__name__}"
+        raise UserCodeError(
+            f"{target}{where}: {reason[0] if reason else 'no message'}; see it whole with --traceback"
+        ) from error
+    low, high = found.interval(0.95)
+    return Measured(target, found, low.tolist(), high.tolist(), time.perf_counter() - start)
+
+
+def load(target: str) -> Any:
+    """FUNCTION of MODULE:FUNCTION, where MODULE is a name that can be imported from here or the path of a file."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise ValueError(f"expected MODULE:FUNCTION, such as infhess.problems.example:small_net, got {target!r}")
+    module = _module(module_name)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"{module_name} has no function {name}; it returns {FORMS}")
+    return function
+
+
+def _module(name: str) -> Any:
+    path = Path(name)
+    if name.endswith(".py"):
+        if not path.is_file():
+            raise ValueError(f"{name}: there is no such file")
+        sys.path.insert(0, str(path.parent.resolve()))
+        spec = importlib.util.spec_from_file_location(path.stem, name)
+        if spec is None or spec.loader is None:
+            raise ValueError(f"{name}: expected a Python file")
+        module, loader = importlib.util.module_from_spec(spec), spec.loader
+        sys.modules[path.stem] = module
+        _run(lambda: loader.exec_module(module), name)
+        return module
+    sys.path.insert(0, str(Path.cwd()))
+    return _run(lambda: importlib.import_module(name), name)
+
+
+def _run(load: Callable[[], Any], name: str) -> Any:
+    """Import, and say in a line what went wrong."""
+    try:
+        return load()
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"no module named {error.name} from here; give the path of a file, as file.py:function"
+        ) from error
+    except Exception as error:
+        raise UserCodeError(
+            f"{name} cannot be imported: {type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def source_of(returned: Any, matrix: str, products: str, seed: int) -> BatchSource:
+    """The Hessian or Gauss–Newton matrix of what the user's function returned."""
+    if not isinstance(returned, tuple | list) or len(returned) != 3:
+        shown = f"{len(returned)} things" if isinstance(returned, tuple | list) else type(returned).__name__
+        raise TypeError(f"the function must return {FORMS}; it returned {shown}")
+    first, second, batches = returned
+    generator = torch.Generator().manual_seed(seed)
+    if not callable(second):
+        if matrix == "gauss-newton":
+            raise ValueError("--matrix gauss-newton needs a function that returns (model, loss, batches)")
+        return Hessian(first, second, batches, products=products, generator=generator)
+    if not isinstance(first, nn.Module):
+        raise TypeError(
+            f"the function must return {FORMS}, with a torch.nn.Module as the model; it returned two functions"
+        )
+    params = [p for p in first.parameters() if p.requires_grad]
+    if matrix == "gauss-newton":
+        if products != "exact":
+            raise ValueError("--products difference is for the Hessian; leave it out with --matrix gauss-newton")
+        return GaussNewton(first, second, params, batches, generator=generator)
+    return Hessian(lambda b: second(first(b[0]), b[1]), params, batches, products=products, generator=generator)
+
+
+def figure(rows: Sequence[Row], path: Path) -> Path:
+    """Eigenvalues with their 95 % intervals."""
+    values, low, high = ([r.metric for r in rows if r.method == what] for what in ("value", "low", "high"))
+    index = range(1, len(values) + 1)
+    errors = [[max(0.0, v - end) for v, end in zip(values, low)], [max(0.0, end - v) for v, end in zip(values, high)]]
+    fig, ax = plots.figure()
+    ax.errorbar(index, values, yerr=errors, fmt="o", color=plots.BLUE, capsize=4, label="95 % interval")
+    ax.set(xlabel="eigenvalue number", ylabel="curvature", xticks=list(index))
+    if min(low) > 0:
+        ax.set_yscale("log")
+    ax.set_title(f"Top curvature of {rows[0].problem.rsplit('/', 1)[0]}", loc="left", fontsize=10)
+    ax.legend(frameon=False)
+    return plots.save(fig, path)

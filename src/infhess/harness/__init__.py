@@ -1,0 +1,1 @@
+"""The harness: training runs, budgets, counting and tuning; problems × methods × budgets → rows."""

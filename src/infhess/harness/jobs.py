@@ -1,0 +1,86 @@
+"""Jobs that fan out over processes; a finished one is on disk, and does not run again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+from infhess.harness.rows import Key, Row, RowFile
+
+
+@dataclass(frozen=True)
+class Job:
+    """One computation: the template of its rows, and a module-level function of the template and of more arguments."""
+
+    template: Row
+    call: Callable[..., list[Row]]
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """Among the rows."""
+        return self.template.key
+
+    @property
+    def title(self) -> str:
+        """For the progress line."""
+        _, problem, method, seed, batch = self.key
+        words = [problem, *([f"batch {batch}"] if batch else []), *([f"seed {seed}"] if seed else [])]
+        return f"{', '.join(words)}: {method}"
+
+    def run(self) -> list[Row]:
+        """Compute; a row carries the key, so that the job is found again."""
+        rows = self.call(self.template, *self.arguments)
+        assert any(row.key == self.key for row in rows), f"{self.title}: no row has the key {self.key}"
+        return rows
+
+
+def run(jobs: Iterable[Job], file: RowFile, workers: int) -> Iterator[Job]:
+    """Compute what is not in the file yet, add its rows as each job finishes, and yield the job.
+
+    One worker runs in this process; several run in processes of their own, with one thread each.
+    """
+    todo = [job for job in jobs if job.key not in file.done()]
+    if workers <= 1 or len(todo) <= 1:
+        for job in todo:
+            file.add(job.run())
+            yield job
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start) as pool:
+        futures: dict[Future[list[Row]], Job] = {pool.submit(job.run): job for job in todo}
+        try:
+            while futures:
+                for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                    file.add(future.result())
+                    yield futures.pop(future)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _start() -> None:
+    """A worker has one thread, leaves Ctrl-C to its parent, and ends when its parent is gone, even if that was killed."""
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

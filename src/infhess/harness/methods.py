@@ -1,0 +1,164 @@
+"""Methods of the harness: infhess, the paper, and what users would pick instead, each with the settings that tuning tries."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from infhess.harness.training import AVERAGED, MakeOptimizer, Method, Online, Problem, Training, Updated, UpdatedOnce
+from infhess.optim import Preconditioned
+from infhess.problems.shuffled import CountedStream
+
+# A method with one setting; workers get it by name, so it is a function of a module or a `partial` of one.
+Make = Callable[[float], Method]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method runs with: a value, and which of its outcomes counts."""
+
+    value: float = 0.0
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method with a setting: the values that tuning tries, none where there is nothing to set; and its default.
+
+    `package` has to be installed; `models` are the outcomes that tuning chooses among.
+    """
+
+    make: Make
+    grid: tuple[float, ...] = ()
+    default: float | None = None
+    models: tuple[str, ...] = ("", AVERAGED)
+    package: str = ""
+
+    @property
+    def missing(self) -> bool:
+        """Whether its package is not here."""
+        return bool(self.package) and importlib.util.find_spec(self.package.split("=")[0].replace("-", "_")) is None
+
+    def tried(self) -> list[float]:
+        """The values of its grid, and its default among them."""
+        return sorted({*self.grid, *([self.default] if self.default else [])}) if self.grid else []
+
+    def settings(self, tuned: Setting | None) -> dict[str, Setting]:
+        """By suffix of the method's name: as it comes, and as tuned."""
+        comes = self.default is not None or not self.grid
+        found = {"": Setting(self.default or 0.0, tuned.model if tuned else self.models[-1])} if comes else {}
+        return found | ({", tuned": tuned} if tuned else {})
+
+
+def missing(methods: Mapping[str, Baseline]) -> dict[str, str]:
+    """Methods whose package is not installed, and its name."""
+    return {name: baseline.package for name, baseline in methods.items() if baseline.missing}
+
+
+def fixed(method: Method) -> Make:
+    """A method with nothing to set."""
+    return partial(_whatever, method)
+
+
+def _whatever(method: Method, value: float) -> Method:
+    return method
+
+
+def online(value: float = 0.0) -> Method:
+    """infhess by `observe`: no rate, whatever the value."""
+    return partial(Online, make=lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0)))
+
+
+def updated(value: float = 0.0, rank: int | None = None) -> Method:
+    """infhess by `update`: no rate, whatever the value."""
+    return partial(Updated, make=lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0), rank=rank))
+
+
+def paper(rate: float) -> Method:
+    """Preconditioned sgd of the paper: 16 products, rank 10, β = 1, α² = Σ₁/Σ_k times the rate of sgd."""
+    return partial(UpdatedOnce, make=lambda p: paper_optimizer(p, rate))
+
+
+def paper_optimizer(params: list[nn.Parameter], rate: float) -> Preconditioned:
+    """Around sgd."""
+    return Preconditioned(torch.optim.SGD(params, lr=rate), rank=10, steps=16, method="paper")
+
+
+def paper_optimizer_for_nets(params: list[nn.Parameter], rate: float) -> Preconditioned:
+    """Rank 2 per layer, around sgd."""
+    return Preconditioned(torch.optim.SGD(params, lr=rate), rank=2, method="paper", blocks="layer")
+
+
+def sgd(rate: float, momentum: float = 0.0) -> Method:
+    """Plain, or with momentum."""
+    return partial(Training, make=lambda p: torch.optim.SGD(p, lr=rate, momentum=momentum))
+
+
+def adam(rate: float) -> Method:
+    """With its default momentum."""
+    return partial(Training, make=lambda p: torch.optim.Adam(p, lr=rate))
+
+
+def adam_cosine(rate: float) -> Method:
+    """With a rate that falls to zero."""
+    return partial(Cosine, make=lambda p: torch.optim.Adam(p, lr=rate))
+
+
+def prodigy(scale: float) -> Method:
+    """Its d_coef is the setting."""
+
+    def make(params: Any) -> torch.optim.Optimizer:
+        from prodigyopt import Prodigy
+
+        return Prodigy(params, lr=1.0, d_coef=scale)  # type: ignore[no-any-return]
+
+    return partial(Training, make=make)
+
+
+def schedule_free(rate: float, name: str, run: type[Training] | None = None) -> Method:
+    """One of schedulefree's optimizers by name."""
+
+    def make(params: Any) -> torch.optim.Optimizer:
+        import schedulefree
+
+        return getattr(schedulefree, name)(params, lr=rate)  # type: ignore[no-any-return]
+
+    return partial(run or ScheduleFree, make=make)
+
+
+class Cosine(Training):
+    """With a rate that falls to zero over the budget, which it has to know."""
+
+    def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
+        super().__init__(problem, stream, make)
+        steps = max(1, stream.budget // stream.size)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps)
+
+    def step(self) -> None:
+        """A step of the optimizer, and one of the schedule."""
+        super().step()
+        self.schedule.step()
+
+
+class ScheduleFree(Training):
+    """Its own average is the outcome."""
+
+    def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
+        super().__init__(problem, stream, make)
+        self.shown = copy.deepcopy(self.model)
+        self.optimizer.train()  # type: ignore[attr-defined]
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The weights to evaluate at."""
+        self.optimizer.eval()  # type: ignore[attr-defined]
+        self.shown.load_state_dict(self.model.state_dict())
+        self.optimizer.train()  # type: ignore[attr-defined]
+        return {"": self.shown}

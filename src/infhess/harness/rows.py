@@ -1,0 +1,94 @@
+"""Rows of results on disk: written as they come, never overwritten, and a run that was cut off goes on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from infhess._files import atomic
+from infhess._version import __version__
+
+Key = tuple[str, str, str, int, int]  # experiment, problem, method, seed, batch size
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of one curve: `method` names the curve, the counts say what it cost."""
+
+    experiment: str
+    problem: str
+    method: str
+    seed: int = 0
+    batch_size: int = 0
+    data_points: int = 0
+    products: int = 0
+    seconds: float = 0.0
+    loss: float = float("nan")
+    metric: float = float("nan")
+    version: str = __version__
+
+    @property
+    def key(self) -> Key:
+        """Of the job that computes it; a job whose rows are there does not run again."""
+        return self.experiment, self.problem, self.method, self.seed, self.batch_size
+
+
+COLUMNS = [f.name for f in fields(Row)]
+
+
+class RowFile:
+    """`rows.csv` in a folder; rows of a finished job are added together or not at all."""
+
+    def __init__(self, folder: Path, *, fresh: bool = False, seed: int | None = None) -> None:
+        self.path = folder / "rows.csv"
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder}: expected a folder for rows and figures, got a file; choose another --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            set_aside(self.path)
+        self.rows = list(self._read())
+        others = {row.seed for row in self.rows} - {seed}
+        if seed is not None and others:
+            raise ValueError(
+                f"{self.path} holds rows of seed {min(others)}; choose another --out, or start over with --fresh"
+            )
+
+    def _read(self) -> Iterator[Row]:
+        if not self.path.exists():
+            return
+        with self.path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if reader.fieldnames != COLUMNS:
+                raise ValueError(f"{self.path}: expected the columns {','.join(COLUMNS)}; choose another --out folder")
+            for record in reader:
+                yield _row(record)
+
+    def done(self) -> set[Key]:
+        """The jobs whose rows are there."""
+        return {row.key for row in self.rows}
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add the rows of a finished job: to a temporary file, then renamed over the old one."""
+        self.rows += list(rows)
+        with atomic(self.path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(asdict(row) for row in self.rows)
+
+
+def set_aside(path: Path) -> None:
+    """Give a file that is there another name: rows.csv becomes rows.1.csv."""
+    if path.exists():
+        path.rename(next(p for i in count(1) if not (p := path.with_name(f"{path.stem}.{i}{path.suffix}")).exists()))
+
+
+def _row(record: dict[str, str]) -> Row:
+    kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+    try:
+        return Row(**{f.name: kinds[str(f.type)](record[f.name]) for f in fields(Row)})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"rows.csv has a damaged line ({record}); fix it, or start over with --fresh") from error

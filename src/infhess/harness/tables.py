@@ -1,0 +1,50 @@
+"""Tables in Markdown, and targets: what was measured beside the goal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from infhess._files import atomic
+
+Cells = Sequence[Sequence[str]]
+
+
+def markdown(rows: Cells) -> str:
+    """A table; the first row is the head."""
+    head, *body = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body, ""])
+
+
+def write(path: Path, text: str) -> Path:
+    """A text file, whole or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class Target:
+    """A number that was measured, and its goal."""
+
+    what: str
+    measured: float
+    wanted: str
+    met: bool
+
+
+def at_most(what: str, measured: float, bound: float) -> Target:
+    """A number that should not be above a bound."""
+    return Target(what, measured, f"≤ {bound:g}", measured <= bound)
+
+
+def at_least(what: str, measured: float, bound: float) -> Target:
+    """A number that should not be below a bound."""
+    return Target(what, measured, f"≥ {bound:g}", measured >= bound)
+
+
+def target_cells(found: Sequence[Target]) -> Cells:
+    """For a table."""
+    lines = [[t.what, f"{t.measured:.3g}", t.wanted, "yes" if t.met else "no"] for t in found]
+    return [["what", "measured", "target", "met"], *lines]

@@ -1,0 +1,48 @@
+"""Seconds of calls, and what memory bandwidth allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+
+import torch
+
+COLUMNS, FLOAT = 16, 4
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of a call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def median_seconds(call: Callable[[], object], repeats: int = 11) -> float:
+    """The median of several timings, after a warm-up."""
+    call()
+    return median(timed(call) for _ in range(repeats))
+
+
+def copy_seconds(size: int) -> float:
+    """Seconds to copy 16 columns of `size` float32 numbers."""
+    source = torch.rand(COLUMNS, size)
+    target = torch.empty_like(source)
+    return median_seconds(lambda: target.copy_(source))
+
+
+def copied_bytes(size: int) -> int:
+    """Bytes that such a copy moves: each number is read once and written once."""
+    return 2 * COLUMNS * size * FLOAT
+
+
+@contextmanager
+def on_threads(threads: int) -> Iterator[None]:
+    """With so many threads within the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,196 @@
+"""Training runs that count what they read: a method at work on a problem, and its curve as rows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from infhess.harness.rows import Row
+from infhess.optim import Preconditioned, RateReport, Report
+from infhess.problems.convex_problems import ConvexProblem
+from infhess.problems.net_problems import NetProblem, rounded
+from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
+
+AVERAGED = ", averaged"
+RATE = ": rate"  # rows of the learning rate in use: the loss is the rate, the metric the standard deviation of its logarithm
+
+
+Problem = ConvexProblem | NetProblem
+
+
+class Run:
+    """A method at work on a problem: `step` reads from its stream whatever it needs.
+
+    `models` are the outcomes by name; `products` counts products with the curvature of a batch of the stream's size.
+    """
+
+    def __init__(self, problem: Problem, stream: CountedStream) -> None:
+        self.model: nn.Module = problem.model()
+        self.loss, self.stream, self.products = problem.loss(self.model), stream, 0
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The outcomes as of now."""
+        return {"": self.model}
+
+    def step(self) -> None:
+        """Read, and move."""
+        raise NotImplementedError
+
+
+Method = Callable[[Any, CountedStream], Run]
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Training(Run):
+    """A torch optimizer in an ordinary loop; the last iterate, and the average of iterates by torch's AveragedModel.
+
+    The average weighs recent iterates more: w̄ += 4/(t+4) (w − w̄). Problems with `averages = False` have none.
+    """
+
+    average: AveragedModel | None = None
+
+    def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
+        super().__init__(problem, stream)
+        self.product_points, self.reported_products = 0, 0  # the latter whatever their batches' sizes
+        if problem.averages:
+            self.average = AveragedModel(self.model, avg_fn=lambda mean, new, t: mean + 4 / (t + 4) * (new - mean))
+        self.optimizer = make(list(self.model.parameters()))
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The last iterate, and the average."""
+        return super().models | ({AVERAGED: self.average.module} if self.average else {})
+
+    def step(self) -> None:
+        """One batch, one step."""
+        batch = next(self.stream)
+        self.optimizer.zero_grad()
+        self.loss(batch).backward()  # type: ignore[no-untyped-call]
+        self.observe(batch)
+        self.optimizer.step()
+        if self.average:
+            self.average.update_parameters(self.model)
+
+    def observe(self, batch: Data) -> None:
+        """Between backward and step."""
+
+    def count(self, report: Report | RateReport | None) -> None:
+        """Count products, in those with a batch of the stream's size."""
+        if report:
+            self.product_points += report.product_points
+            self.reported_products += report.products
+            self.products = -(-self.product_points // self.stream.size)
+
+
+class Updated(Training):
+    """`update` at the start, and whenever it is due."""
+
+    optimizer: Preconditioned
+
+    def step(self) -> None:
+        """One batch, after an estimate where one is due."""
+        if self.due:
+            self.count(self.optimizer.update(self.loss, self.stream))
+        super().step()
+
+    @property
+    def due(self) -> bool:
+        """Whether an estimate comes first."""
+        return not self.products or self.optimizer.due
+
+
+class UpdatedOnce(Updated):
+    """`update` at the start alone, as in the paper."""
+
+    @property
+    def due(self) -> bool:
+        """At the start."""
+        return not self.products
+
+
+class Online(Training):
+    """`observe` with each batch: curvature probes and the step length take care of themselves."""
+
+    optimizer: Preconditioned
+
+    def observe(self, batch: Data) -> None:
+        """Between backward and step."""
+        self.count(self.optimizer.observe(self.loss, batch))
+
+
+def curve(
+    problem: Problem,
+    method: Method,
+    template: Row,
+    budget: int,
+    models: Sequence[str] = (),
+    spacing: float | None = None,
+) -> list[Row]:
+    """Rows of one run until its budget is spent: loss over all the data, metric on held-out data.
+
+    Each outcome of the method is a curve of its own; or those in `models` alone, a single one under the method's name.
+
+    A run whose loss is not finite, or above the problem's limit, has diverged and ends. Seconds are those of the run
+    alone, without evaluations.
+    """
+    shuffled = Shuffled(problem.data, template.batch_size, torch.Generator().manual_seed(template.seed))
+    stream, limit, rows = CountedStream(shuffled, budget), problem.limit(), []
+    with seeded(template.seed):  # some methods draw from the global generator
+        for run, seconds in stops(problem, method, stream, spacing or problem.spacing):
+            now = replace(template, data_points=stream.points, products=run.products, seconds=float(f"{seconds:.4g}"))
+            found = [_evaluated(problem, model, now, name) for name, model in _outcomes(run, models)]
+            rows += [*found, *_learning_rate(run, now)]
+            if not any(row.loss < limit for row in found):
+                break
+    return rows
+
+
+def stops(problem: Problem, method: Method, stream: CountedStream, spacing: float) -> Iterator[tuple[Run, float]]:
+    """The run each time that enough was read since the last stop, and its seconds so far."""
+    began = time.perf_counter()
+    run = method(problem, stream)
+    seconds, mark = time.perf_counter() - began, 0.0
+    done = False
+    while not done:
+        began = time.perf_counter()
+        run.step()
+        seconds += time.perf_counter() - began
+        done = spent(problem, run, stream) >= stream.budget
+        if stream.points >= mark or done:
+            mark = stream.points * spacing
+            yield run, seconds
+
+
+def spent(problem: Problem, run: Run, stream: CountedStream) -> float:
+    """Of the budget: data points read, and products at their price."""
+    return stream.points + problem.price * run.products * stream.size
+
+
+def _outcomes(run: Run, names: Sequence[str]) -> list[tuple[str, nn.Module]]:
+    found = run.models
+    return [("" if len(names) == 1 else name, found[name]) for name in names or found]
+
+
+def _evaluated(problem: Problem, model: nn.Module, now: Row, name: str) -> Row:
+    loss = problem.value(model)
+    loss = float(f"{loss:.10g}") if math.isfinite(loss) else math.inf
+    return replace(now, method=now.method + name, loss=loss, metric=problem.tested(model))
+
+
+def _learning_rate(run: Run, now: Row) -> list[Row]:
+    """A row of the learning rate in use, where the method tells."""
+    rate, spread = getattr(run, "learning_rate", (0.0, 0.0))
+    return [replace(now, method=now.method + RATE, loss=rounded(rate), metric=rounded(spread))] if rate > 0 else []
+
+
+def ends(rows: Sequence[Row]) -> list[Row]:
+    """The rows at the end of a curve, one for each outcome."""
+    return [r for r in rows if r.data_points == rows[-1].data_points and not r.method.endswith(RATE)]

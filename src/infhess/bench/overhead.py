@@ -105,7 +105,7 @@ class Runner:
         self.optimizer = make(list(self.model.parameters()))
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()
-        self.loss(setting.batch).backward()
+        torch.autograd.backward(self.loss(setting.batch))
 
     def loss(self, batch: Batch) -> Tensor:
         """Of the copy."""
@@ -154,33 +154,33 @@ def _typical(runner: Runner) -> tuple[float, float]:
     return median(o for o, _ in found), median(s for _, s in found)
 
 
-class _Passes(TorchDispatchMode):
+class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Numbers that operations read and write."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.numbers = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        read = {id(t): t.numel() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        written = _written(func, args, kwargs or {}, out)
-        self.numbers += sum(read.values()) + sum(t.numel() for t in written)
+        if not func.is_view:
+            read = {id(t): t.numel() for t in _tensors((args, kwargs))}
+            self.numbers += sum(read.values()) + sum(t.numel() for t in _written(func, args, kwargs or {}, out))
         return out
 
 
+def _tensors(tree: Any) -> list[Tensor]:
+    return [t for t in tree_leaves(tree) if isinstance(t, Tensor)]
+
+
 def _written(func: Any, args: Any, kwargs: Any, out: Any) -> list[Tensor]:
-    """What an operation writes: its arguments where it works in place, its results where these are new."""
+    """What an operation writes: its arguments where it works in place, else its results."""
     in_place = [
-        value
+        kwargs.get(argument.name, args[i] if i < len(args) else None)
         for i, argument in enumerate(func._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
-        for value in [kwargs.get(argument.name, args[i] if i < len(args) else None)]
     ]
-    if in_place:
-        return [t for t in tree_leaves(in_place) if isinstance(t, Tensor)]
-    views = any(r.alias_info is not None for r in func._schema.returns)
-    return [] if views else [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+    return _tensors(in_place or out)
 
 
 def memory_passes(runner: Runner) -> float:
@@ -192,7 +192,7 @@ def memory_passes(runner: Runner) -> float:
         with _Passes() as passes:
             runner.optimizer.step()
         found.append(passes.numbers / size)
-    return median(found)
+    return float(median(found))
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:

@@ -23,8 +23,7 @@ def preconditioned(grads: Grads, state: PreconditionerState, factor: float = 1.0
     for own, block in zip(state.blocks, state.layout):
         g = _flat(grads, own, block)
         c = torch.mv(own.basis, g)
-        taken = (own.gain * c).to(c.dtype)
-        torch.addmv(g, own.basis.mT, taken, beta=factor, alpha=-factor, out=own.scratch)
+        torch.addmv(g, own.basis.mT, own.taken * c, beta=factor, alpha=-factor, out=own.scratch)
         for i, part in zip(block, torch.split(own.scratch, own.sizes)):
             if (grad := grads[i]) is not None and fits(grad, len(part)):
                 out[i] = _like(part, grad)
@@ -101,8 +100,7 @@ def redirected(
 
 def _bend(moves: list[Tensor | None], own: Directions, block: Sequence[int], root: Tensor | None) -> None:
     d = _flat(moves, own, block)
-    taken = own.gain * torch.mv(own.basis, d if root is None else d / root)
-    out = torch.mv(own.basis.mT, taken.to(d.dtype))
+    out = torch.mv(own.basis.mT, own.taken * torch.mv(own.basis, d if root is None else d / root))
     for i, part in zip(block, torch.split(out if root is None else root * out, own.sizes)):
         move = moves[i]
         if move is not None and fits(move, len(part)):

@@ -28,11 +28,13 @@ class Directions:
     values: Tensor  # the curvature along them, (rank,)
     shapes: list[torch.Size]  # of the parameters that make the block
     sizes: list[int] = field(init=False)
+    taken: Tensor = field(init=False)  # the gains in the dtype of the basis
     scratch: Tensor = field(init=False)  # (n,) for the gradient handed on: new memory costs more than writing to it
 
     def __post_init__(self) -> None:
         self.sizes = [shape.numel() for shape in self.shapes]
         self.scratch = self.basis.new_empty(self.basis.shape[1])
+        self.taken = self.gain.to(self.basis.dtype)
 
     @classmethod
     def null(cls, rank: int, shapes: list[torch.Size], like: Tensor) -> Directions:
@@ -46,6 +48,7 @@ class Directions:
         self.gain.zero_()[:k] = block.gain.to(self.gain)
         self.values.zero_()[:k] = block.values.to(self.values)
         self.basis.zero_()[:k] = block.U.mT.to(self.basis)
+        self.taken = self.gain.to(self.basis.dtype)
 
     def block(self) -> Block:
         """The rows in use."""
@@ -145,6 +148,7 @@ class PreconditionerState:
                     getattr(own, name).copy_(entries[block[0]][PREFIX + name])
                 rows = [entries[i][PREFIX + "basis"].reshape(self.rank, -1).to(own.basis) for i in block]
                 own.basis.copy_(torch.cat(rows, 1))
+                own.taken = own.gain.to(own.basis.dtype)
 
     def _joined(self, name: str, params: list[Tensor], entries: list[Entries]) -> Tensor | None:
         """A vector over all parameters, where each has its part."""

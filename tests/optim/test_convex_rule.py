@@ -64,7 +64,8 @@ def reference(batches, rank=32):
     """Iterates, {step: products of a report}, builds and noise-dominated steps by the rule as documented, in closed form."""
     n = len(batches[0])
     w, v, slope, M = torch.zeros(D, dtype=F64), torch.zeros(D, dtype=F64), Slope(), 1.0
-    pool, built, built_at, probes, curvatures = 0, None, None, 0, []
+    pool, built, built_at, probes = 0, None, None, 0
+    mean = squares = first = longest = gradient_scale = 0.0
     ws, products, builds = [], {}, []
     for t, batch in enumerate(batches, 1):
         read, c = n * t, float(batch[0, 0])
@@ -72,10 +73,10 @@ def reference(batches, rank=32):
         build = pool and pool >= (96 if built is None else pool_size(read, rank))
         rare = built is not None and is_rare(t - built, 4 if n > 128 else 2)
         if build:
-            pool, built, built_at, M, v = 0, t, read, 0.5, torch.zeros_like(v)
-            probes, curvatures = 0, []
+            pool, built, built_at, probes = 0, t, read, 0
+            M, v = 0.5, torch.zeros_like(v)
             builds.append(t)
-        if build or t == 1 or probes * n < 32 or rare or float(g.norm()) > 10 * gradient_scale:  # noqa: F821
+        if build or t == 1 or probes * n < 32 or rare or float(g.norm()) > 10 * gradient_scale:
             # One product, as the space is invariant; a gradient where the step leads; a build takes D + 1 more.
             products[t] = 1 + (probes < 2) + (D + 1 if build else 0)
             probes += 1
@@ -112,7 +113,8 @@ def test_it_is_the_rule_step_by_step(n, steps, jump):
     ws, products, builds, dominated = reference(batches)
     reports = {}
     for t, batch in enumerate(batches, 1):
-        reports |= {t: report for report in drive(opt, loss_of(w), [batch])}
+        for report in drive(opt, loss_of(w), [batch]):
+            reports[t] = report
         close(w.detach(), ws[t - 1], 1e-6)
     assert [t for t, report in reports.items() if len(report.values)] == builds
     assert {t: report.products for t, report in reports.items()} == products

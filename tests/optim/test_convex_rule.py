@@ -157,3 +157,11 @@ def test_lanczos_iterations_are_fewer_on_many_points_and_at_later_probes(n, at_f
     assert first.products == at_first + 1
     assert build.products == directions(2 * n, 32) + 1 + at_first + 1
     assert after.products == later + 1
+
+
+def test_no_step_is_made_before_a_rate_is_known():
+    w = nn.Parameter(torch.ones(3, dtype=F64))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1))
+    (report,) = drive(opt, lambda b: (b @ w).mean(), [torch.ones(40, 3, dtype=F64)])  # no curvature, and a gradient
+    assert "nothing was learnt" in report.notes[0]
+    assert torch.equal(w.detach(), torch.ones(3, dtype=F64))

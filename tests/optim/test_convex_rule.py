@@ -21,10 +21,10 @@ def loss_of(w):
 
 
 def stream(n, steps, spikes=(), jump=1.0):
-    """Batches of n points around 3, of one curvature each, about 1 and `jump` from step 20 on; far away at spikes."""
+    """Batches of n points around 3, of one curvature each, about 1 and `jump` from step 30 on; far away at spikes."""
     found = []
     for t in range(1, steps + 1):
-        c = (1 + 0.2 * math.sin(t)) * (jump if t >= 20 else 1.0)
+        c = (1 + 0.2 * math.sin(t)) * (jump if t >= 30 else 1.0)
         x = 3 + randn(n, D, seed=t) + (60.0 if t in spikes else 0.0)
         found.append(torch.cat([torch.full((n, 1), c, dtype=F64), x], 1))
     return found
@@ -102,10 +102,10 @@ def reference(batches, rank=32):
     return ws, products, builds, slope.dominated
 
 
-@pytest.mark.parametrize(
-    ("n", "steps", "jump"),
-    [(8, 140, 1.0), (40, 140, 1.0), (128, 90, 1.0), (129, 90, 1.0), (64, 90, 0.05), (64, 90, 12.0)],
-)
+CASES = [(8, 140, 1.0), (40, 140, 1.0), (128, 90, 1.0), (129, 90, 1.0), (64, 90, 0.05), (64, 90, 12.0), (4, 90, 12.0)]
+
+
+@pytest.mark.parametrize(("n", "steps", "jump"), CASES)
 def test_it_is_the_rule_step_by_step(n, steps, jump):
     w = nn.Parameter(torch.zeros(D, dtype=F64))
     opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1))
@@ -165,3 +165,12 @@ def test_no_step_is_made_before_a_rate_is_known():
     (report,) = drive(opt, lambda b: (b @ w).mean(), [torch.ones(40, 3, dtype=F64)])  # no curvature, and a gradient
     assert "nothing was learnt" in report.notes[0]
     assert torch.equal(w.detach(), torch.ones(3, dtype=F64))
+
+
+def test_a_parameter_without_a_gradient_changes_nothing():
+    runs = []
+    for unused in ([], [nn.Parameter(torch.ones(2, dtype=F64))]):
+        w = nn.Parameter(torch.zeros(D, dtype=F64))
+        drive(infhess.Preconditioned(torch.optim.SGD([w, *unused], lr=0.1)), loss_of(w), stream(40, 12))
+        runs.append(w.detach())
+    close(runs[1], runs[0], 1e-6)

@@ -75,6 +75,7 @@ CASES = {
     "flattens late": (lambda t: 3.0 if t < 100 else 0.01, 100.0),
     "sharpens": (lambda t: 0.01 if t < 100 else 3.0, 100.0),
     "is flat": (lambda t: 1e-4, 100.0),
+    "is small": (lambda t: 1.0, 0.01),
 }
 
 
@@ -82,7 +83,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_the_rule_step_by_step(case, adaptive):
     curvature, center = CASES[case]
-    w = nn.Parameter(center + randn(20, seed=3))
+    w = nn.Parameter(center + (0.05 if center == 0.01 else 1.0) * randn(20, seed=3))
     start = w.detach().clone()
     base = torch.optim.Adam([w], lr=7.0) if adaptive else torch.optim.SGD([w], lr=7.0)
     opt = infhess.Preconditioned(base, blocks="layer")

@@ -82,3 +82,9 @@ def test_zeros_do_not_contradict_zeros():
     prior = Kronecker(0.0, torch.tensor([1.0, 0.0], dtype=F64), 1.0)
     S = torch.eye(2, 1, dtype=F64)
     assert not condition(prior, S, 0 * S).mean.dense().any()
+
+
+def test_rounding_of_a_large_factor_gives_it_no_rank():
+    for seed in range(5):
+        v = torch.nn.functional.normalize(randn(6, seed=seed), dim=0)
+        assert int((pencil(1e12 * torch.outer(v, v), spd(6, 3), 6).a > 0).sum()) == 1

@@ -114,10 +114,12 @@ def test_lengths_are_right_where_their_squares_are_not(dtype, size):
 
 def test_observations_begin_with_none_and_are_the_same_one_by_one():
     S, Y = randn(4, 3), randn(6, 3, seed=1)
-    found = Observations.empty(6, 4, S)
+    found = Observations.empty(6, 4, S, capacity=3)
     assert (len(found), found.shape, found.SS.shape) == (0, (6, 4), (0, 0))
+    room = found.buffer
     for s, y in zip(S.mT, Y.mT):
         found = found.extend(s, y)
+        assert found.buffer is room  # nothing was copied
     whole = Observations.of(S, Y)
     for name in ("S", "Y", "norms", "SS", "YY"):
         close(getattr(found, name), getattr(whole, name), 1e-12)

@@ -2,7 +2,10 @@
 
 import ast
 import copy
+import random
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +14,7 @@ SWAPS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
+MOST_A_PLACE = 2
 # Messages, and what only types need.
 LEFT_ALONE = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
 
@@ -104,3 +108,16 @@ class _Replaced(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> ast.AST:
         return self.new if node is self.old else self.generic_visit(node)
+
+
+def spread(found: list[Change], number: int, seed: int) -> list[Change]:
+    """So many, in turn from every file and in it from every place, a place at most twice."""
+    files: dict[str, dict[str, list[Change]]] = defaultdict(lambda: defaultdict(list))
+    for change in random.Random(seed).sample(found, len(found)):
+        files[change.path][change.place].append(change)
+    rounds = [_in_turn([some[:MOST_A_PLACE] for some in places.values()]) for places in files.values()]
+    return _in_turn(rounds)[:number]
+
+
+def _in_turn(lists: list[list[Change]]) -> list[Change]:
+    return [change for change in chain(*zip_longest(*lists)) if change is not None]

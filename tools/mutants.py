@@ -9,17 +9,14 @@ missing test, or a change that changes nothing. With the same record only those 
 import argparse
 import importlib
 import os
-import random
 import shutil
 import sys
 import tempfile
 import traceback
-from collections import defaultdict
 from collections.abc import Iterator
-from itertools import chain, zip_longest
 from pathlib import Path
 
-from changes import Change, listed, mutated
+from changes import Change, listed, mutated, spread
 
 ROOT = Path(__file__).resolve().parent.parent
 # Beginning of a module's path → the test files for it; the longest that fits counts.
@@ -38,10 +35,10 @@ TESTS = {
     "optim/preconditioning/drift": "drift preconditioned",
     "optim/rate/": "rate_state probe nonconvex observe_nets rate_free clipping accumulation",
     "optim/rate_free": "rate_free rate_free_contract clipping accumulation rate_free_checkpoints",
-    "optim/reports": "rate_free observe_nets preconditioned",
+    "optim/reports": "reports rate_free observe_nets preconditioned",
     "optim/scalings": "diagonal rate_free rate_free_contract",
     "optim/snapshot": "snapshot",
-    "optim/wrapper": "contract_groups contract_gradients contract_failures contract_schedules preconditioned_methods contract_checkpoints",
+    "optim/wrapper": "contract_groups contract_gradients contract_failures contract_schedules contract_checkpoints",
     "posterior/": "base priors",
     "posterior/base": "base observations",
     "posterior/curvature_shaped": "curvature_shaped base",
@@ -52,36 +49,14 @@ TESTS = {
     "posterior/observations": "observations base tall_columns",
     "posterior/pencil": "factors kronecker base",
     "posterior/symmetric": "symmetric base",
-    "spectra/": "spectrum intervals coverage small_data",
+    "spectra/": "ritz spectrum intervals coverage small_data",
+    "spectra/estimate": "estimate spectrum intervals coverage",
     "spectra/student": "student intervals coverage",
 }
 # Imported once, before any mutant is: none of it knows the package.
-WARM = (
-    "torch",
-    "torch._dynamo",
-    "torch.utils.data",
-    "torch.testing",
-    "numpy",
-    "scipy.stats",
-    "pytest",
-    "safetensors.torch",
-)
+WARM = ("torch", "torch._dynamo", "torch.testing", "numpy", "scipy.stats", "safetensors.torch", "pytest")
 # Tests that start processes or compile take seconds each.
 PYTEST = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=300", "-k", "not replicas and not compiled"]
-MOST_A_PLACE = 2
-
-
-def spread(found: list[Change], number: int, seed: int) -> list[Change]:
-    """So many, in turn from every file and in it from every place, a place at most twice."""
-    files: dict[str, dict[str, list[Change]]] = defaultdict(lambda: defaultdict(list))
-    for change in random.Random(seed).sample(found, len(found)):
-        files[change.path][change.place].append(change)
-    rounds = [_in_turn([some[:MOST_A_PLACE] for some in places.values()]) for places in files.values()]
-    return _in_turn(rounds)[:number]
-
-
-def _in_turn(lists: list[list[Change]]) -> list[Change]:
-    return [change for change in chain(*zip_longest(*lists)) if change is not None]
 
 
 def tests_of(path: str) -> list[str]:

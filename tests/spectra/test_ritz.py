@@ -25,7 +25,7 @@ def explored(points=64):
     source = infhess.Hessian(lambda b: 0.5 * (b @ w).square().mean(), [w], x.split(points))
     krylov, rows = Krylov(randn(N, seed=1), P), []
     for j in range(P):
-        krylov.look(source, points, 1)
+        assert krylov.look(source, points, 1) is (j < P - 1)  # no room for a further one
         rows.append(x[j * points : (j + 1) * points].split(points // CHUNKS))
     return krylov, [[r.mT @ r / len(r) for r in chunk] for chunk in rows]
 

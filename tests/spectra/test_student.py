@@ -46,12 +46,13 @@ def test_the_interval_of_a_skewed_mean_covers():
 
 
 def test_past_one_and_a_half_widths_the_exponentials_go_on_as_straight_lines():
-    value = torch.tensor([2.0, 2.0, 2.0, -2.0], dtype=F64)
-    x = torch.tensor([1.4, 1.5, 6.0, 6.0], dtype=F64)
-    low, high = log_interval(value, 2 * x)
-    down, up = 2 * (1 - np.exp(-1.5)) * 4, 2 * (np.exp(1.5) - 1) * 4  # six widths are four times one and a half
-    close(low, torch.tensor([2 * np.exp(-1.4), 2 * np.exp(-1.5), 2 - down, -2 - up], dtype=F64), 1e-12)
-    close(high, torch.tensor([2 * np.exp(1.4), 2 * np.exp(1.5), 2 + up, -2 + down], dtype=F64), 1e-12)
+    down, up = 2 * (1 - np.exp(-1.5)), 2 * (np.exp(1.5) - 1)
+    for x in (1.6, 2.9, 6.0):
+        low, high = log_interval(torch.tensor([2.0, -2.0], dtype=F64), torch.tensor([2 * x, 2 * x], dtype=F64))
+        close(low, torch.tensor([2 - down * x / 1.5, -2 - up * x / 1.5], dtype=F64), 1e-12)
+        close(high, torch.tensor([2 + up * x / 1.5, -2 + down * x / 1.5], dtype=F64), 1e-12)
+    low, high = log_interval(torch.tensor(2.0, dtype=F64), torch.tensor(2.8, dtype=F64))
+    assert (float(low), float(high)) == pytest.approx((2 * np.exp(-1.4), 2 * np.exp(1.4)))
     assert [float(b) for b in log_interval(torch.zeros(1, dtype=F64), torch.zeros(1, dtype=F64))] == [0.0, 0.0]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 import infhess
 from contract import armed, batches, loss_of, same, steps, weights
+from util import F64, randn
 
 
 def test_an_update_that_fails_leaves_all_as_it_was():
@@ -69,3 +72,17 @@ def test_observe_survives_bad_batches_and_a_gradient_of_zero():
                 w.zero_()
     assert float(w.detach().abs().max()) < 1e-30
     assert any("nothing was learnt" in note for note in notes)
+
+
+def test_steps_with_gradients_that_are_not_finite_are_not_made_and_counted():
+    w = nn.Parameter(torch.ones(3, dtype=F64))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1), rank=2)
+    loss = lambda b: (b * w).square().mean()  # noqa: E731
+    pool = [randn(40, 3, seed=i) for i in range(8)]
+    assert opt.update(loss, pool).notes == ()
+    for bad in (math.nan, math.inf):
+        w.grad = torch.tensor([1.0, bad, 1.0], dtype=F64)
+        opt.step()
+    assert torch.equal(w.detach(), torch.ones(3, dtype=F64))
+    assert opt.update(loss, pool).notes == ("2 steps were not made: their gradients held NaN or infinity",)
+    assert opt.update(loss, pool).notes == ()

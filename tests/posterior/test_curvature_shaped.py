@@ -190,3 +190,22 @@ def test_the_default_beats_the_printed_method_as_a_preconditioner():
         assert isinstance(pilot.prior, Isotropic)
         wins += ours < condition_number(B, pilot)
     assert wins == 5
+
+
+def test_rounding_below_zero_is_no_negative_curvature():
+    # One direction has hardly any curvature: rounding is that of the largest, not of the smallest.
+    B = torch.zeros(6, 6, dtype=F64)
+    B[0, 0] = 1.0
+    B[1, 1] = -1e-15
+    posterior = condition(CurvatureShaped(ridge=0.1), torch.eye(6, 2, dtype=F64), B[:, :2])
+    assert posterior.shift == 0
+    B[1, 1] = -1e-3
+    assert condition(CurvatureShaped(ridge=0.1), torch.eye(6, 2, dtype=F64), B[:, :2]).shift == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(("apart", "rank"), [(5e-5, 1), (1e-3, 16)])
+def test_directions_that_differ_by_rounding_of_the_largest_count_once(apart, rank):
+    # Of T = (1 − ε) 11ᵀ + ε I the eigenvalues are 16 and ε: single precision knows them to 8 · 16 · eps · 16 = 2.4e-4.
+    T = (1 - apart) * torch.ones(16, 16) + apart * torch.eye(16)
+    mean = condition(CurvatureShaped(ridge=0.1), torch.eye(16), T).mean.dense().double()
+    assert int((torch.linalg.eigvalsh(mean) > 1e-9).sum()) == rank

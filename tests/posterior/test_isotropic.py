@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from infhess import Isotropic, condition
-from posterior_cases import B0, L0, W0, data
+from infhess.lowrank import SingularError
+from infhess.posterior import Observations
+from posterior_cases import B0, L0, W0, N, data
 from util import F64, close, randn
 
 
@@ -82,3 +84,19 @@ def test_numpy_views_and_read_only_arrays():
         close(posterior.mean.dense(), condition(Isotropic(1.0, 1.0, 0.1), S, Y).mean.dense(), 1e-12)
         v = np.arange(6.0)[::-1]
         close(posterior.mean @ v, posterior.mean.to_scipy() @ v, 1e-12)
+
+
+@pytest.mark.parametrize("mean", [0.5, 1.0, -2.0])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_newton_is_the_inverse_of_the_mean(mean, noise):
+    B, S, _ = data()
+    posterior, g = condition(Isotropic(mean, 0.7, noise), S, B @ S), randn(N, seed=5)
+    close(posterior.newton(g), torch.linalg.solve(posterior.mean.dense(), g), 1e-9)
+    empty = Isotropic(mean, 0.7, noise).given(Observations.empty(N, N, S))
+    close(empty.newton(g), g / mean, 1e-12)
+
+
+def test_newton_of_a_mean_of_zero_is_an_error():
+    B, S, _ = data()
+    with pytest.raises(SingularError):
+        condition(Isotropic(0.0, 0.7, 0.3), S, B @ S).newton(randn(N))

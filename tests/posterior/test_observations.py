@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from infhess import Isotropic, Kronecker, Symmetric, condition
+from infhess.posterior import Observations
+from infhess.posterior.base import ContradictionError, agree
 from posterior_cases import EXACT, N, data, m
 from util import F64, close, randn
 
@@ -99,3 +101,37 @@ def test_a_failed_extend_leaves_everything_as_it_was():
         posterior.extend(torch.ones(N, dtype=F64), torch.full((N,), float("nan"), dtype=F64))
     close(condition(posterior.prior, posterior.S, posterior.Y).mean.dense(), before, 1e-13)
     assert len(posterior) == m
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(F64, 1e-160), (F64, 1e160), (torch.float32, 1e-22), (torch.float32, 1e22)]
+)
+def test_lengths_are_right_where_their_squares_are_not(dtype, size):
+    S = (size * randn(5, 3)).to(dtype)
+    found = Observations.of(S, S)
+    close(found.norms / size, (S.double() / size).norm(dim=0), 1e-6)
+
+
+def test_observations_begin_with_none_and_are_the_same_one_by_one():
+    S, Y = randn(4, 3), randn(6, 3, seed=1)
+    found = Observations.empty(6, 4, S, capacity=3)
+    assert (len(found), found.shape, found.SS.shape) == (0, (6, 4), (0, 0))
+    room = found.buffer
+    for s, y in zip(S.mT, Y.mT):
+        found = found.extend(s, y)
+        assert found.buffer is room  # nothing was copied
+    whole = Observations.of(S, Y)
+    for name in ("S", "Y", "norms", "SS", "YY"):
+        close(getattr(found, name), getattr(whole, name), 1e-12)
+
+
+@pytest.mark.parametrize(("error", "agrees"), [(0.9, True), (1.1, False)])
+def test_exact_products_agree_to_a_hundred_times_their_rounding(error, agrees):
+    # Of two equal directions the products differ by δ: |Yn| = δ|y|/√2 against 100 · 8 · 2 eps · 2|y|/√2.
+    y, null = randn(5), torch.tensor([[1.0], [-1.0]], dtype=F64) / 2**0.5
+    Y = torch.stack([y, y * (1 + error * 3200 * torch.finfo(F64).eps)], 1)
+    if agrees:
+        agree(Y, null, F64)
+    else:
+        with pytest.raises(ContradictionError, match="contradict"):
+            agree(Y, null, F64)

@@ -32,6 +32,8 @@ GOOD = (torch.eye(4, 2, dtype=F64), torch.ones(4, 2, dtype=F64))
         (lambda: Kronecker(mean=torch.tensor([float("inf")])), ValueError, "finite"),
         (lambda: condition(Kronecker(left=torch.ones(3)), *GOOD), ValueError, "left: expected 4 rows"),
         (lambda: condition(Kronecker(mean=torch.ones(3)), *GOOD), ValueError, "mean: expected"),
+        (lambda: condition(Kronecker(mean=torch.ones(4, 3)), *GOOD), ValueError, "mean: expected"),
+        (lambda: condition(Kronecker(right=torch.ones(3)), *GOOD), ValueError, "right: expected 4 rows"),
         (lambda: condition("isotropic", *GOOD), TypeError, "prior: expected"),
         (lambda: condition(Isotropic(), *GOOD).log_evidence(), ValueError, "not defined for exact products"),
         (lambda: condition(Kronecker(), *GOOD).log_evidence(), ValueError, "not defined for exact products"),
@@ -83,3 +85,8 @@ def test_whole_numbers_of_numpy_count():
     assert condition(CurvatureShaped(0.1), spd(4), spd(4)).eigh(np.int64(2)).values.shape == (2,)
     assert float(Kronecker(left=np.int64(2)).left) == 2.0
     assert math.isclose(Isotropic(torch.tensor(1.5, requires_grad=True)).mean, 1.5)
+
+
+def test_a_prior_shows_numbers_and_shapes():
+    prior = Kronecker(1.5, torch.ones(3), torch.eye(2), 0.25)
+    assert repr(prior) == "Kronecker(mean=1.5, left=3, right=2×2, noise_left=0.25, noise_right=0.25)"

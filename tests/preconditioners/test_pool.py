@@ -53,3 +53,13 @@ def test_blockwise_products_leave_the_other_blocks_out():
     assert source.products == 2
     root = randn(7, seed=1).abs()
     close(ScaledSource(blocks, root).matvec(s), root * (torch.block_diag(A[:3, :3], A[3:, 3:]) @ (root * s)), 1e-10)
+
+
+def test_a_pool_of_one_batch_is_sliced_and_has_no_error_bars():
+    x, y = least_squares(60, 6)
+    w, loss = linear_loss(x, y)
+    pool = Pool(infhess.Hessian(loss, [w], [(x, y)]), [(x, y)], slices=3)
+    s = torch.nn.functional.normalize(randn(6, seed=4), dim=0)
+    close(pool.matvec(s), x.mT @ (x @ s) / 60, 1e-10)
+    close(pool.gradient(), x[:20].mT @ (x[:20] @ w.detach() - y[:20]) / 20, 1e-10)
+    assert bool(pool.spread(s[:, None], s[:, None]).isnan().all())

@@ -1,0 +1,88 @@
+"""A curvature probe: ½ log(gᵀDg/hᵀDh) of dense matrices, and what a gradient was multiplied by on its way."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import infhess
+from infhess.optim.rate.probe import Probe, dot, norm, total
+from util import F64, randn, spd
+
+A, D = spd(6), 0.5 + randn(6, seed=1).abs()
+W, LINEAR = randn(6, seed=2), randn(6, seed=3)
+OWN = A @ W + LINEAR
+
+
+def probe(scale=1.0):
+    """Of ½ wᵀAw + bᵀw, in two parameters."""
+    w, v = nn.Parameter(W[:2].clone()), nn.Parameter(W[2:].clone())
+
+    def loss(batch):
+        x = torch.cat([w, v])
+        return scale * (0.5 * x @ A @ x + LINEAR @ x) * batch.mean()
+
+    batch = torch.ones(2, dtype=F64)
+    return Probe(infhess.Hessian(loss, [w, v], [batch]), batch)
+
+
+def parts(g):
+    return [g[:2], g[2:]]
+
+
+def scaled(i, x):
+    return parts(D)[i] * x
+
+
+def expected(g, factor):
+    h = factor * A @ (D * g)
+    return 0.5 * math.log(float(g @ (D * g)) / float(h @ (D * h)))
+
+
+def test_it_reads_the_lengths_and_the_ratio_of_the_definition():
+    found = probe().read(parts(OWN), scaled, accumulated=False)
+    assert found.gradient == pytest.approx(float(OWN.norm()))
+    assert found.direction == pytest.approx(float((D * OWN).norm()))
+    assert found.log_ratio == pytest.approx(expected(OWN, 1.0))
+
+
+@pytest.mark.parametrize("factor", [0.1, 3.0])
+def test_a_gradient_that_was_multiplied_reads_as_that_of_a_loss_that_was(factor):
+    clipped = probe().read(parts(factor * OWN), scaled, accumulated=False)
+    there = probe(factor).read(parts(factor * OWN), scaled, accumulated=False)
+    assert clipped == pytest.approx(there)
+    assert clipped.log_ratio == pytest.approx(expected(factor * OWN, factor))
+
+
+def test_of_one_batch_the_factor_is_that_of_lengths_and_of_several_that_of_the_common_part():
+    g = 2 * OWN + 2 * float(OWN.norm()) * randn(6, seed=4) / 6**0.5
+    of_lengths, of_part = float(g.norm() / OWN.norm()), float(g @ g / (g @ OWN))
+    assert abs(of_lengths - of_part) > 0.05
+    assert probe().read(parts(g), scaled, accumulated=False).log_ratio == pytest.approx(expected(g, of_lengths))
+    assert probe().read(parts(g), scaled, accumulated=True).log_ratio == pytest.approx(expected(g, of_part))
+    # What points the other way has no common part: lengths again.
+    assert probe().read(parts(-g), scaled, accumulated=True).log_ratio == pytest.approx(expected(g, of_lengths))
+
+
+def test_where_the_probed_batch_has_no_gradient_the_factor_is_one():
+    there = probe(0.0)
+    assert there._factor(parts(OWN), False) == 1.0
+    assert math.isnan(there.read(parts(OWN), scaled, accumulated=False).log_ratio)  # no curvature either
+
+
+def test_without_a_gradient_nothing_is_read_and_no_product_is_taken():
+    there = probe()
+    found = there.read(parts(0 * OWN), scaled, accumulated=False)
+    assert (found.gradient, found.direction, math.isnan(found.log_ratio)) == (0.0, 0.0, True)
+    assert there.source.products == 0
+
+
+def test_dot_products_of_many_numbers_are_those_of_double_precision():
+    a, b = randn(40_000, seed=5).float(), randn(40_000, seed=6).float()
+    assert dot(a.view(200, 200), b.view(200, 200)) == pytest.approx(float(a.double() @ b.double()), rel=1e-12)
+    assert total([a, b], [b, b]) == pytest.approx(float(a.double() @ b.double() + b.double() @ b.double()), rel=1e-12)
+    assert norm([a, b]) == pytest.approx(float(torch.cat([a, b]).double().norm()), rel=1e-12)
+    assert norm([]) == 0.0

@@ -1,0 +1,164 @@
+"""The rule of RateFree, number by number: when it probes, how the rate grows, what bounds a step, what is counted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from infhess.optim.rate.rate_state import RateState
+
+
+def settled(**changes):
+    """Long after the first steps: a probe has just been made, and a rate of 1 is far below what curvature allows for."""
+    state = RateState(steps=100.0, log_rate=10.0, rate=1.0, rate_at_probe=1.0, steps_at_probe=100.0, length=1.0)
+    for name, value in changes.items():
+        setattr(state, name, value)
+    return state
+
+
+def test_curvature_is_probed_at_the_first_four_steps():
+    assert [settled(steps=t - 1.0, steps_at_probe=t - 1.0).due for t in range(1, 8)] == 4 * [True] + 3 * [False]
+
+
+def test_curvature_is_probed_every_eighty_steps():
+    assert [t for t in range(101, 200) if settled(steps=t - 1.0).due] == list(range(180, 200))
+
+
+@pytest.mark.parametrize(("step", "rate", "due"), [(600, 2.01, True), (600, 2.0, False), (601, 2.01, False)])
+def test_curvature_is_probed_when_the_rate_has_doubled_until_step_600(step, rate, due):
+    assert settled(steps=step - 1.0, steps_at_probe=step - 1.0, rate=rate).due is due
+
+
+def test_before_any_reading_curvature_is_probed_at_powers_of_two():
+    blind = [t for t in range(5, 70) if settled(steps=t - 1.0, steps_at_probe=t - 1.0, log_rate=math.nan).due]
+    assert blind == [8, 16, 32, 64]
+    assert settled(rate=math.nan).due
+
+
+def test_a_probe_is_noted_down_at_the_coming_step():
+    state = settled(rate=3.0)
+    state.probed()
+    assert (state.rate_at_probe, state.steps_at_probe) == (3.0, 101.0)
+
+
+@pytest.mark.parametrize(("points", "factor"), [(0.0, 5.0), (32.0, 5.0), (256.0, 10.0), (4.0, 2.5)])
+def test_curvature_allows_for_five_times_the_ratio_by_the_third_root_of_the_batch(points, factor):
+    assert settled(log_rate=0.7, points=points).allowed == pytest.approx(factor * math.exp(0.7))
+    assert settled(log_rate=math.nan).allowed == math.inf
+
+
+def test_the_rate_comes_with_the_deviation_of_the_filter():
+    assert (settled(rate=3.0, variance=0.25).uncertain.value, settled(rate=3.0, variance=0.25).uncertain.std) == (
+        3.0,
+        1.5,
+    )
+    assert math.isnan(settled(log_rate=math.nan).uncertain.value)
+
+
+@pytest.mark.parametrize(("size", "length", "rate"), [(8.0, 2.0, 0.004), (0.0, 2.0, 0.0005), (8.0, 0.0, None)])
+def test_the_first_step_moves_w_by_a_thousandth(size, length, rate):
+    state = RateState()
+    state.begin(size, length)
+    assert math.isnan(state.rate) if rate is None else state.rate == pytest.approx(rate)
+    state.rate = 7.0
+    state.begin(size, length)
+    assert state.rate == 7.0
+
+
+def test_no_first_rate_from_a_direction_that_overflows():
+    state = RateState()
+    state.begin(1.0, math.inf)
+    assert math.isnan(state.rate)
+
+
+def test_the_rate_grows_by_a_tenth_a_step_and_by_a_hundredth_once_that_would_pass_what_curvature_allows():
+    state = settled(log_rate=math.log(1.2 / 5))  # 1.2 is allowed
+    assert [state.advance(1.0, 1e9) for _ in range(3)] == pytest.approx([1.1, 1.1 * 1.01, 1.1 * 1.01**2])
+    assert [state.advance(1.0, 1e9) for _ in range(9)][-2:] == pytest.approx([1.2, 1.2])
+    assert state.steps == 112
+
+
+@pytest.mark.parametrize(("steps", "growth"), [(9.0, 1.10), (10.0, 1.01)])
+def test_the_first_ten_steps_do_not_end_the_fast_growth(steps, growth):
+    state = settled(steps=steps, log_rate=math.log(1.005 / 5))
+    assert state.advance(1.0, 1e9) == pytest.approx(1.005)
+    state.log_rate = 10.0
+    assert state.advance(1.0, 1e9) == pytest.approx(1.005 * growth)
+
+
+def test_growth_that_just_reaches_what_is_allowed_stays_fast():
+    state = settled(rate=1.0)
+    state.log_rate = math.log(1.10 / 5) + 1e-12
+    state.advance(1.0, 1e9)
+    assert state.slow == 0
+
+
+def test_without_a_reading_the_rate_does_not_grow():
+    assert settled(log_rate=math.nan).advance(1.0, 1e9) == 1.0
+
+
+def test_a_step_is_at_most_15_percent_of_w():
+    state = settled()
+    assert state.advance(1.0, 4.0, scale=2.0) == pytest.approx(0.15 * 4 / 2)
+    assert (state.bounded, state.rate) == (1, pytest.approx(0.3))
+    assert state.advance(1.0, 0.0) == pytest.approx(1.1 * 0.3)  # weights of zero bound nothing
+    assert settled().advance(1.0, 1.1 / 0.15 + 1e-9) == pytest.approx(1.1)
+
+
+def test_a_direction_four_times_as_long_as_usual_is_cut_to_that():
+    state = settled(length=2.0)
+    assert state.advance(8.0, 1e9) == pytest.approx(1.1)
+    assert (state.shortened, state.length) == (0, pytest.approx(2 + 0.1 * (8 - 2)))
+    state = settled(length=2.0)
+    assert state.advance(20.0, 1e9) == pytest.approx(1.1 * 8 / 20)
+    assert (state.shortened, state.length) == (1, pytest.approx(2 + 0.1 * (8 - 2)))
+
+
+def test_the_first_length_is_the_usual_one_and_none_changes_nothing():
+    state = settled(length=math.nan)
+    assert state.advance(0.0, 1e9) == pytest.approx(1.1)
+    assert math.isnan(state.length)
+    assert state.advance(30.0, 1e9) == pytest.approx(1.1**2)
+    assert (state.length, state.shortened) == (30.0, 0)
+
+
+def test_batch_sizes_are_averaged_with_a_memory_of_0_7():
+    state = RateState()
+    state.count_points(32.0)
+    assert state.points == 32
+    state.count_points(12.0)
+    assert state.points == pytest.approx(0.7 * 32 + 0.3 * 12)
+
+
+def test_a_step_that_is_not_made_is_counted_for_what_it_waits_for():
+    waiting, skipped = settled(rate=math.nan, observed=5.0), settled(observed=5.0)
+    for state in (waiting, skipped):
+        state.skip()
+        assert (state.observed, state.observed_at, state.steps) == (0.0, 100.0, 100.0)
+    assert (waiting.waiting, waiting.skipped) == (1, 0)
+    assert (skipped.waiting, skipped.skipped) == (0, 1)
+
+
+def test_iterates_are_averaged_by_the_squares_of_the_largest_rates():
+    state, newest = settled(), []
+    for rate in (2.0, 1.0, 3.0):
+        state.rate = rate
+        state.average(0.5)
+        newest.append(state.newest(0.0))
+    assert newest == pytest.approx([1.0, 1 / 2, 1.5**2 / (1 + 1 + 1.5**2)])  # 2, 2 and 3, halved
+    assert state.newest(2.0) == 1.0  # an average that began with the last step
+    assert state.newest(state.weight) == 1.0
+
+
+def test_what_braked_is_told_once_with_its_count():
+    state = settled(shortened=1.0, skipped=2.0, bounded=3.0, waiting=4.0)
+    notes = state.diagnostics(1.0)
+    assert [note.split(" steps ")[0] for note in notes] == ["1", "2", "3", "4"]
+    words = ("more than 4 times as long", "NaN or infinity", "15% of |w|", "no gradient")
+    assert all(word in note for word, note in zip(words, notes, strict=True))
+    assert state.diagnostics(1.0) == ()
+    state.rate = state.allowed
+    assert state.diagnostics(1.0) == ()
+    state.rate = 1.01 * state.allowed
+    assert "has grown" in state.diagnostics(1.0)[0]

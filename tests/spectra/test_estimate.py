@@ -1,0 +1,56 @@
+"""One number with an error bar: the mean of a sample, its interval and bounds, and the trace."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import infhess
+from infhess.spectra.estimate import sample_estimate
+from infhess.spectra.student import skewed_mean
+from util import F64, randn, spd
+
+X = torch.tensor([1.0, 2.0, 3.0, 10.0], dtype=F64)
+
+
+def test_a_mean_comes_with_its_standard_error_and_interval():
+    found = sample_estimate(X, 7, 11)
+    assert (found.value, found.products, found.data_points) == (4.0, 7, 11)
+    assert found.std == pytest.approx(float(X.std()) / 2)
+    assert found.interval(0.9) == pytest.approx(tuple(float(b) for b in skewed_mean(X[:, None], 0.9)))
+
+
+@pytest.mark.parametrize(("level", "two_sided", "end"), [(0.95, 0.9, 1), (0.05, 0.9, 0), (0.6, 0.2, 1), (0.4, 0.2, 0)])
+def test_a_bound_is_an_end_of_the_interval_that_leaves_as_much_on_both_sides(level, two_sided, end):
+    found = sample_estimate(X, 1, 1)
+    assert found.upper(level) == pytest.approx(found.interval(two_sided)[end])
+    assert found.upper(0.5) == 4.0
+
+
+def test_the_trace_is_the_mean_of_forms_of_random_signs():
+    A = spd(5)
+    found = infhess.trace(A, probes=4, generator=torch.Generator().manual_seed(3))
+    g = torch.Generator().manual_seed(3)
+    signs = [torch.randn(5, generator=g, dtype=F64).sign() for _ in range(4)]
+    values = torch.stack([z @ A @ z for z in signs])
+    assert found.value == pytest.approx(float(values.mean()))
+    assert found.std == pytest.approx(float(values.std()) / 2)
+    assert (found.products, infhess.trace(torch.diag(randn(5))).products) == (4, 36)
+    with pytest.raises(ValueError, match="4 or more"):
+        infhess.trace(A, probes=3)
+
+
+def test_by_default_intervals_are_of_95_percent_and_bounds_of_99():
+    found = sample_estimate(X, 1, 1)
+    assert found.interval() == found.interval(0.95)
+    assert found.upper() == found.upper(0.99)
+    top = infhess.spectrum(spd(8), 2)
+    assert all(torch.equal(a, b) for a, b in zip(top.interval(), top.interval(0.95)))
+    assert torch.equal(top.upper(), top.upper(0.99))
+
+
+def test_what_is_shown_is_numbers():
+    assert (
+        repr(sample_estimate(X, 7, 11))
+        == f"Estimate(value=4.0, std={float(X.std()) / 2!r}, products=7, data_points=11)"
+    )

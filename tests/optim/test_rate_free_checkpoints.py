@@ -147,3 +147,46 @@ def test_distributed_checkpoints_with_a_frozen_parameter():
     for net, optimizer in ((model, opt), (other, again)):
         train(net, optimizer, 10, seed=4)
     assert torch.equal(flat(model), flat(other))
+
+
+def test_eval_and_train_swap_the_weights_as_schedulefree_does():
+    model = small_net()
+    opt = infhess.RateFree(model.parameters())
+    train(model, opt, 30)
+    trained = flat(model).clone()
+    with opt.averaged():
+        averaged = flat(model).clone()
+    opt.train()  # nothing to do, and no harm
+    assert torch.equal(flat(model), trained)
+    opt.eval()
+    opt.eval()
+    assert torch.equal(flat(model), averaged)
+    with opt.averaged():
+        assert torch.equal(flat(model), averaged)
+    assert torch.equal(flat(model), averaged)
+    with pytest.raises(RuntimeError, match=r"call train\(\) first"):
+        opt.step()
+    opt.train()
+    assert torch.equal(flat(model), trained)
+
+
+def test_a_checkpoint_of_eval_trains_on_bit_for_bit():
+    model = small_net()
+    opt, stream = infhess.RateFree(model.parameters()), torch.Generator().manual_seed(7)
+    train(model, opt, 40, stream=stream)
+    opt.eval()
+    saved = copy.deepcopy((model.state_dict(), opt.state_dict()))
+    opt.train()
+    place = stream.get_state()
+    train(model, opt, 20, stream=stream)
+    other = small_net(seed=3)
+    again = infhess.RateFree(other.parameters())
+    other.load_state_dict(saved[0])
+    again.load_state_dict(saved[1])
+    again.train()
+    stream.set_state(place)
+    train(other, again, 20, stream=stream)
+    assert torch.equal(flat(model), flat(other))
+    weights = flat(other).clone()
+    again.train()  # what is loaded once is not put back twice
+    assert torch.equal(flat(other), weights)

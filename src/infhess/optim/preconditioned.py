@@ -112,6 +112,9 @@ class Preconditioned(Wrapper):
         super()._adopt(incoming)
         self._pool.clear()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_observed": [], "_acted": 0}  # losses are often lambdas, which do not pickle
+
     @full_precision
     def update(
         self,

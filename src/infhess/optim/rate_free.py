@@ -269,6 +269,14 @@ class RateFree(Averaging):
         return self._rate_state
 
     @property
+    def _saved_averaged(self) -> bool:
+        return bool(self._rate_state.averaged)
+
+    @_saved_averaged.setter
+    def _saved_averaged(self, value: bool) -> None:
+        self._rate_state.averaged = float(value)
+
+    @property
     def _average_weight(self) -> float:
         return self._rate_state.weight
 

@@ -34,8 +34,10 @@ class Averaging(Checkpointed):
     state from the first time that it trains: what is frozen has none.
     """
 
+    _restore: Callable[[], None] | None  # what ends eval()
+
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
-        self._inside = False
+        self._inside, self._restore = False, None
         self._reset_batches()
         super().__init__(params, defaults)
 
@@ -47,6 +49,14 @@ class Averaging(Checkpointed):
     @abstractmethod
     def _take_scalars(self, numbers: Tensor, *, check: bool = False) -> None:
         """Take them over from a checkpoint, or only check that they fit."""
+
+    @property
+    @abstractmethod
+    def _saved_averaged(self) -> bool:
+        """Whether a checkpoint was loaded that was saved while the averaged weights stood in the model."""
+
+    @_saved_averaged.setter
+    def _saved_averaged(self, value: bool) -> None: ...
 
     @property
     @abstractmethod
@@ -95,6 +105,22 @@ class Averaging(Checkpointed):
             restore()
 
     @full_precision
+    def eval(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> None:
+        """The averaged weights stand in the model from here on, until `train()`; as `schedulefree` has it."""
+        if not self._inside:
+            self._restore = self._put_averaged(loss, batches)
+            self._inside = True
+
+    @full_precision
+    def train(self) -> None:
+        """The weights that train stand in the model again, also after a checkpoint that was saved in `eval()`."""
+        if self._restore is not None:
+            self._restore()
+            self._inside, self._restore = False, None
+        elif not self._inside and self._saved_averaged:
+            self.resume()
+
+    @full_precision
     def finish(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> None:
         """Leave the averaged weights in the model, with BatchNorm's statistics for them; training would go on from there."""
         self._outside("finish")
@@ -112,6 +138,7 @@ class Averaging(Checkpointed):
                 own = self.state.get(p, {})
                 if own.get("step"):
                     real(p.detach()).copy_(torch.lerp(own["averaged"], own["z"], 1 - group["betas"][0]))
+        self._saved_averaged = False
 
     def _trained(self) -> list[tuple[Tensor, dict[str, Any]]]:
         """Parameters that have moved, with their state."""
@@ -158,9 +185,8 @@ class Averaging(Checkpointed):
 
     def _outside(self, name: str) -> None:
         if self._inside:
-            raise RuntimeError(
-                f"{type(self).__name__}.{name}: the averaged weights stand in the model; leave averaged() first"
-            )
+            way = "leave averaged()" if self._restore is None else "call train()"
+            raise RuntimeError(f"{type(self).__name__}.{name}: the averaged weights stand in the model; {way} first")
 
     # ---- checkpoints
 
@@ -171,12 +197,15 @@ class Averaging(Checkpointed):
 
     def state_dict(self) -> dict[str, Any]:
         """For each parameter z, the averaged weights, squares of gradients, and the filter of the learning rate."""
+        loaded = self._saved_averaged
+        self._saved_averaged = self._inside or loaded
         self._publish()
+        self._saved_averaged = loaded
         return super().state_dict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_recent" not in self.__dict__:  # from a pickle
-            self._inside = False
+            self._inside, self._restore = False, None
             self._reset_batches()
         super().__setstate__(state)
 

@@ -31,6 +31,7 @@ class RateState(Scalars):
         shortened, skipped, bounded, waiting: steps shortened, not made for a bad gradient, kept below a share of |w|, and not
             made for want of a gradient, since the last report.
         micro_batches: calls of `observe` for the last step; more than one is gradient accumulation.
+        averaged: 1 in a checkpoint that was saved while the averaged weights stood in the model.
 
     """
 
@@ -53,6 +54,7 @@ class RateState(Scalars):
     bounded: float = 0.0
     waiting: float = 0.0
     micro_batches: float = 1.0
+    averaged: float = 0.0
 
     @property
     def due(self) -> bool:

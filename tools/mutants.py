@@ -22,10 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # Beginning of a module's path → the test files for it; the longest that fits counts.
 TESTS = {
     "optim/": "preconditioned_methods observe_nets observe_convex contract_groups contract_failures rate_free",
-    "optim/averaging": "rate_free_checkpoints rate_free_batch_norm rate_free_contract",
+    "optim/averaging": "rate_free_checkpoints rate_free_batch_norm memory rate_free_contract",
     "optim/base": "base_optimizers observe_nets contract_bases preconditioned_methods any_schedule",
     "optim/checkpoint": "rate_free_checkpoints contract_checkpoints",
     "optim/controllers/": "convex_rule step_length observe_convex contract_failures accumulation preconditioned_methods",
+    "optim/controllers/context": "context convex_rule observe_nets accumulation",
     "optim/controllers/controller_state": "observe_nets observe_convex contract_checkpoints accumulation contract_bases",
     "optim/controllers/measured": "measured preconditioned_methods contract_failures preconditioned",
     "optim/controllers/nonconvex": "nonconvex observe_nets clipping observe_nets_hard",
@@ -38,7 +39,7 @@ TESTS = {
     "optim/reports": "reports rate_free observe_nets preconditioned",
     "optim/scalings": "diagonal rate_free rate_free_contract",
     "optim/snapshot": "snapshot",
-    "optim/wrapper": "contract_groups contract_gradients contract_failures contract_schedules contract_checkpoints",
+    "optim/wrapper": "contract_groups contract_gradients contract_failures preconditioned_methods contract_checkpoints",
     "posterior/": "base priors",
     "posterior/base": "base observations",
     "posterior/curvature_shaped": "curvature_shaped base",

@@ -74,6 +74,7 @@ CASES = {
     "flattens early": (lambda t: 3.0 if t < 55 else 0.01, 100.0),
     "flattens late": (lambda t: 3.0 if t < 100 else 0.01, 100.0),
     "sharpens": (lambda t: 0.01 if t < 100 else 3.0, 100.0),
+    "flattens at 64": (lambda t: 3.0 if t < 64 else 2.45, 100.0),
     "is flat": (lambda t: 1e-4, 100.0),
     "is small": (lambda t: 1.0, 0.01),
 }

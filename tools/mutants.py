@@ -27,7 +27,7 @@ TESTS = {
     "optim/checkpoint": "checkpoint rate_free_checkpoints contract_checkpoints",
     "optim/controllers/": "convex_rule step_length observe_convex contract_failures accumulation preconditioned_methods",
     "optim/controllers/context": "context convex_rule observe_nets accumulation",
-    "optim/controllers/controller_state": "checkpoint observe_nets observe_convex contract_checkpoints accumulation contract_bases",
+    "optim/controllers/controller_state": "checkpoint observe_nets observe_convex contract_checkpoints accumulation",
     "optim/controllers/measured": "measured preconditioned_methods contract_failures preconditioned",
     "optim/controllers/nonconvex": "nonconvex observe_nets clipping observe_nets_hard",
     "optim/preconditioned": "accumulation preconditioned_methods observe_nets contract_failures preconditioned",

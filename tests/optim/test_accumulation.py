@@ -115,3 +115,16 @@ def test_several_observations_of_one_batch_move_as_one():
             opt.step()
         models.append(flat(model))
     torch.testing.assert_close(models[0], models[1], rtol=1e-6, atol=1e-8)
+
+
+def test_every_step_is_decided_upon_once_however_many_micro_batches_it_has():
+    w = nn.Parameter(torch.ones(4, dtype=F64))
+    opt, loss = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1)), lambda b: (b @ w - 1).square().mean()
+    for t, number in enumerate((2, 2, 1, 2, 1, 1, 3), 1):
+        opt.zero_grad()
+        for i in range(number):
+            batch = torch.randn(32, 4, generator=torch.Generator().manual_seed(10 * t + i), dtype=F64)
+            (loss(batch) / number).backward()
+            opt.observe(loss, batch)
+        opt.step()
+        assert (opt._state.steps, opt._state.micro_batches) == (t, number)

@@ -32,11 +32,11 @@ class Plain:
 
 
 def reference(w, center, curvatures, adaptive):
-    """Iterates on ½ c |w − center|², c by step: log √(gᵀDg/hᵀDh) is filtered, and growth and bounds are as documented."""
+    """Iterates and rates on ½ c |w − center|², c by step: the filtered log √(gᵀDg/hᵀDh), growth and bounds."""
     base = Adam() if adaptive else Plain()
     turn = 0.3 if adaptive else 0.7
     X = P = rate = longest = None
-    slow, shrinking, size, ws = False, 0.0, None, []
+    slow, shrinking, size, found = False, 0.0, None, []
     for t, c in enumerate(curvatures, 1):
         before, size = size, float(w.norm())
         if t > 1:
@@ -64,8 +64,8 @@ def reference(w, center, curvatures, adaptive):
             rate = min(rate, 0.002 / shrinking) if shrinking > 0 else rate
             step = step * min(1.0, share / (rate * float(step.norm())))
         w = w - rate * step
-        ws.append(w)
-    return ws
+        found.append((w, rate))
+    return found
 
 
 CASES = {
@@ -74,6 +74,7 @@ CASES = {
     "flattens early": (lambda t: 3.0 if t < 55 else 0.01, 100.0),
     "flattens late": (lambda t: 3.0 if t < 100 else 0.01, 100.0),
     "sharpens": (lambda t: 0.01 if t < 100 else 3.0, 100.0),
+    "flattens at 64": (lambda t: 3.0 if t < 64 else 2.55, 100.0),
     "is flat": (lambda t: 1e-4, 100.0),
     "is small": (lambda t: 1.0, 0.01),
 }
@@ -89,6 +90,7 @@ def test_it_is_the_rule_step_by_step(case, adaptive):
     opt = infhess.Preconditioned(base, blocks="layer")
     loss = lambda b: 0.5 * (b * (w - center).square()).sum()  # noqa: E731
     curvatures = [curvature(t) for t in range(1, 161)]
-    for c, expected in zip(curvatures, reference(start, center, curvatures, adaptive), strict=True):
+    for c, (expected, rate) in zip(curvatures, reference(start, center, curvatures, adaptive), strict=True):
         drive(opt, loss, [torch.full((1,), c, dtype=F64)])
         close(w.detach() - start, expected - start, 1e-6)
+        assert opt._state.rate == pytest.approx(rate, rel=1e-4)

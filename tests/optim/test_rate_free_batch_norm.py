@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import infhess
+from infhess.optim.averaging.batch_norm import kept
 from rate_free_cases import batch_norm, data, loss_of, train
 
 
@@ -121,3 +122,11 @@ def test_finish_that_fails_changes_nothing():
     with pytest.raises(ZeroDivisionError):
         opt.finish()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_batches_are_kept_without_their_graphs():
+    x = torch.ones(3, 2, requires_grad=True) * 2
+    found = kept({"x": x, "names": ["a", "b", "c"], "scale": 0.5})
+    assert found["x"].grad_fn is None
+    assert torch.equal(found["x"], x)
+    assert (found["names"], found["scale"]) == (["a", "b", "c"], 0.5)

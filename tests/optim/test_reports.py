@@ -15,6 +15,7 @@ def test_a_report_as_numbers():
     report = Report(values, std, 0.1, 4, 64, 2.0, ("a", "b"), 128)
     row = {"step": 0.1, "products": 4.0, "product_points": 128.0, "data_points": 64.0, "seconds": 2.0, "notes": 2.0}
     assert report.as_dict() == {**row, "value/1": 3.0, "std/1": 0.5, "value/2": 1.0}
+    assert Report(values, std, 0.1, 4, 64, 2.0).product_points == 0
     known = Report(values[:0], std[:0], 0.1, 4, 64, 2.0, ("a", "b"), 128, 0.01)
     assert known.as_dict() == {**row, "step/std": 0.01}
 

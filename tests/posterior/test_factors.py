@@ -8,7 +8,7 @@ import torch
 from infhess import Kronecker, condition
 from infhess.posterior.base import ContradictionError
 from infhess.posterior.factors import as_matrix, root, times
-from infhess.posterior.pencil import pencil
+from infhess.posterior.pencil import pencil, right_modes
 from util import F64, close, randn, spd, spectrum
 
 FACTORS = {
@@ -88,3 +88,21 @@ def test_rounding_of_a_large_factor_gives_it_no_rank():
     for seed in range(5):
         v = torch.nn.functional.normalize(randn(6, seed=seed), dim=0)
         assert int((pencil(1e12 * torch.outer(v, v), spd(6, 3), 6).a > 0).sum()) == 1
+
+
+def test_the_determinant_of_a_pencil_is_that_of_what_is_reached():
+    A, L = torch.zeros(3, 3, dtype=F64), torch.zeros(3, 3, dtype=F64)
+    A[:2, :2], L[0, 0] = spd(2), 0.5
+    found = pencil(A, L, 3)
+    close(found.logdet, torch.logdet((A + L)[:2, :2]), 1e-12)
+    close(found.null.abs(), torch.tensor([[0.0], [0.0], [1.0]], dtype=F64), 1e-12)
+
+
+@pytest.mark.parametrize("noise", [[0.0, 0.0], [0.3, 0.7], [0.0, 0.7]])
+def test_modes_of_directions_make_both_diagonal(noise):
+    S, V, D = randn(4, 2), spd(4, 5), torch.tensor(noise, dtype=F64)
+    found, G = right_modes(S, V, D, 1e-12), S.mT @ V @ S
+    close(found.Q.mT @ G @ found.Q, torch.diag(found.g), 1e-9)
+    close(found.Q.mT @ torch.diag(D) @ found.Q, torch.diag(found.h), atol=1e-9)
+    close(found.VSQ, V @ S @ found.Q, 1e-9)
+    close(found.logdet, -2 * torch.linalg.slogdet(found.Q).logabsdet, 1e-9)  # Q turns the metric into the identity

@@ -135,3 +135,13 @@ def test_exact_products_agree_to_a_hundred_times_their_rounding(error, agrees):
     else:
         with pytest.raises(ContradictionError, match="contradict"):
             agree(Y, null, F64)
+
+
+@pytest.mark.parametrize(("spread", "from_gram"), [(99.0, True), (101.0, False)])
+def test_singular_values_that_spread_by_more_than_a_hundred_come_from_the_directions_themselves(spread, from_gram):
+    # (1 − ρ) I + ρ 11ᵀ has the eigenvalues 1 − ρ and 1 + 9ρ: unit directions whose Gram matrix it is.
+    rho = (spread**2 - 1) / (spread**2 + 9)
+    S = torch.linalg.cholesky((1 - rho) * torch.eye(10, dtype=F64) + rho * torch.ones(10, 10, dtype=F64)).mT
+    modes = Observations.of(S, S).modes
+    assert modes.of_S is from_gram
+    close((modes.A @ modes.F * modes.sigma) @ modes.V.mT, S, 1e-9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import infhess
 from infhess import CurvatureShaped, Isotropic, LowRank, Symmetric, condition
 from util import F64, close, randn
 
@@ -74,3 +75,12 @@ def test_the_data_given_are_left_as_they_are():
     condition(Isotropic(1.0, 1.0, 0.1), S, Y)
     assert torch.equal(S, kept[0])
     assert torch.equal(Y, kept[1])
+
+
+def test_inference_on_long_columns_begins_with_none():
+    """Gram matrices of no columns at all, longer than a slab."""
+    d = torch.linspace(1, 100, 20_000, dtype=torch.float32)
+    source = infhess.Products(lambda s: d * s, lambda: torch.ones(20_000), 20_000)
+    posterior = infhess.infer(source, steps=3)
+    assert len(posterior) == 3
+    torch.testing.assert_close(posterior.mean @ posterior.S, posterior.Y, rtol=1e-3, atol=1e-2)

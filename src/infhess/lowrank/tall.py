@@ -74,6 +74,6 @@ def _product(A: Tensor, v: Tensor) -> Tensor:
     if not whole:
         return rest
     # One batched product: a loop over slabs would wake and wait for all threads at each of them.
-    slabs = A[:whole].reshape(-1, SLAB, A.shape[1]), v[:whole].reshape(-1, SLAB, v.shape[1])
-    total: Tensor = torch.bmm(slabs[0].mT, slabs[1]).to(small).sum(0)
+    slabs = (x[:whole].reshape(whole // SLAB, SLAB, x.shape[1]) for x in (A, v))
+    total: Tensor = torch.bmm(next(slabs).mT, next(slabs)).to(small).sum(0)
     return total + rest

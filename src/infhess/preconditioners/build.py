@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -55,13 +55,28 @@ def pooled(
     """
     pool = Pool(source, batches, steps)
     posterior = _inferred(_scaled_source(pool, root), [source.size], steps, known)[0]
-    T = posterior.observations.SY
-    ritz = torch.linalg.eigvalsh((T + T.mT) / 2)
+    return _whole(source, posterior, rank, root, lambda U: pool.spread(posterior.observations.S, U))
+
+
+def _whole(
+    source: BatchSource, posterior: Posterior, rank: int, root: Tensor | None, bars: Callable[[Tensor], Tensor]
+) -> Estimate:
+    """P² of one matrix over all parameters, with the error bars of its eigenvectors, and whether curvature was negative."""
+    ritz = ritz_values(posterior.observations)
     if not float(ritz[-1]) > 0:
         return _nothing(source, [source.size], root)
     sigma, U = positive_eigenpairs(posterior, rank)
-    negative = bool(ritz[0] < -NEGATIVE * ritz[-1])
-    return Estimate(ridge([(sigma, U)], root), sigma, pool.spread(posterior.observations.S, U), negative=negative)
+    return Estimate(ridge([(sigma, U)], root), sigma, bars(U), negative=bool(ritz[0] < -NEGATIVE * ritz[-1]))
+
+
+def ritz_values(observations: Observations) -> Tensor:
+    """Eigenvalues of B on the span of S, ascending: of the pencil (SᵀY, SᵀS), since directions need not be orthogonal."""
+    lengths, V = torch.linalg.eigh(observations.SS)
+    keep = lengths > 1e-10 * lengths[-1]
+    W = V[:, keep] / lengths[keep].sqrt()
+    T = W.mT @ observations.SY @ W
+    values: Tensor = torch.linalg.eigvalsh((T + T.mT) / 2)
+    return values
 
 
 def blocked(
@@ -87,13 +102,7 @@ def blocked(
     S = torch.linalg.qr(torch.cat([old, scaled / _lengths(scaled)], 1)).Q
     Y = source.block(local, S if root is None else root[:, None] * S)
     posterior = condition(CurvatureShaped(), S, Y if root is None else root[:, None] * Y)
-    T = posterior.observations.SY
-    ritz = torch.linalg.eigvalsh((T + T.mT) / 2)
-    if not float(ritz[-1]) > 0:
-        return _nothing(source, [source.size], root)
-    sigma, U = positive_eigenpairs(posterior, steps)
-    negative = bool(ritz[0] < -NEGATIVE * ritz[-1])
-    return Estimate(ridge([(sigma, U)], root), sigma, torch.full_like(sigma, torch.nan), negative=negative)
+    return _whole(source, posterior, steps, root, lambda U: U.new_full((U.shape[1],), torch.nan))
 
 
 def _lengths(V: Tensor) -> Tensor:

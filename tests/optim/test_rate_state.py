@@ -133,8 +133,8 @@ def test_batch_sizes_are_averaged_with_a_memory_of_0_7():
 
 def test_a_step_that_is_not_made_is_counted_for_what_it_waits_for():
     waiting, skipped = settled(rate=math.nan, observed=5.0), settled(observed=5.0)
-    for state in (waiting, skipped):
-        state.skip()
+    for state, finite in ((waiting, True), (skipped, False)):
+        state.skip(finite)
         assert (state.observed, state.observed_at, state.steps) == (0.0, 100.0, 100.0)
     assert (waiting.waiting, waiting.skipped) == (1, 0)
     assert (skipped.waiting, skipped.skipped) == (0, 1)

@@ -185,7 +185,7 @@ def reference_rate(groups: list[Group], made_with: float, scheduled: float) -> f
     """
     named = [float(group["max_lr"]) for group in groups if "max_lr" in group]
     first = [float(group["initial_lr"]) for group in groups if "initial_lr" in group]
-    return max(named or [*first, scheduled]) if named or first else made_with
+    return max(named or [*first, scheduled], default=made_with) or made_with if named or first else made_with
 
 
 def made_with_rate(groups: list[Group]) -> float:

@@ -16,6 +16,7 @@ from infhess.curvature import batches as batching
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
+from infhess.curvature.local import DoubleBackwardError
 from infhess.lowrank import Operator
 from infhess.optim.base_optimizers import rate_is_known
 from infhess.optim.controllers import switch
@@ -75,7 +76,17 @@ class Preconditioned(Wrapper):
 
     """
 
-    _settings = ("method", "step_length", "steps", "_asked_rank", "_pool", "_observed", "_acted")
+    _settings = (
+        "method",
+        "step_length",
+        "steps",
+        "_asked_rank",
+        "_pool",
+        "_observed",
+        "_acted",
+        "_was_fresh",
+        "_unread",
+    )
 
     def __init__(
         self,
@@ -99,6 +110,8 @@ class Preconditioned(Wrapper):
         self._pool: list[Batch] = []  # batches kept by observe until an estimate is made
         self._observed: list[Observed] = []  # calls of observe since the last step
         self._acted = 0  # how many of them were acted upon
+        self._was_fresh = True  # whether nothing was known before that
+        self._unread: tuple[str, ...] = ()  # notes of a report that nobody was there to take
         super().__init__(base, self._asked_rank, blocks)
         self.method, self.step_length = method, step_length
         self.steps = None if steps is None else count(steps, "steps")
@@ -107,10 +120,12 @@ class Preconditioned(Wrapper):
         """Forget everything learnt: until the next estimate the wrapper is its base again."""
         super().reset()
         self._pool.clear()
+        self._acted = 0  # what was observed for the coming step is acted upon anew
 
     def _adopt(self, incoming: Any) -> None:
         super()._adopt(incoming)
         self._pool.clear()
+        self._acted = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_observed": [], "_acted": 0}  # losses are often lambdas, which do not pickle
@@ -147,7 +162,8 @@ class Preconditioned(Wrapper):
         self._install(step.scaling)
         self._state.step, self._state.limit = step.step, step.limit
         self._state.start_over()
-        notes = (*found.notes, *step.notes, *self._state.diagnostics())
+        notes = (*self._unread, *found.notes, *step.notes, *self._state.diagnostics())
+        self._unread = ()
         seconds = time.perf_counter() - started
         return Report(
             found.values,
@@ -188,6 +204,13 @@ class Preconditioned(Wrapper):
         # Micro-batches come in equal numbers: the last one is acted upon.
         return self._act() if len(self._observed) == self._state.micro_batches else None
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's. A batch that was observed and never stepped with, for a gradient that is not finite, is skipped."""
+        if self._observed and self._state.active and not self._finite():
+            self._observed.clear()
+            self._acted = 0
+        super().zero_grad(set_to_none)
+
     def _check_observable(self) -> None:
         if self.method != "curvature" or self.step_length != "measured":
             raise ValueError('observe: needs method="curvature" and step_length="measured"; with others call update')
@@ -200,11 +223,12 @@ class Preconditioned(Wrapper):
     def _before_step(self) -> None:
         """Where micro-batches were more or fewer than those of the step before: act upon what there is."""
         if self._observed and self._acted < len(self._observed):
-            if self._acted and self._state.steps == 1:  # the very first step, of one micro-batch alone
+            if (
+                self._acted and self._state.steps == 1 and self._was_fresh
+            ):  # the very first step, of one micro-batch alone
                 self.reset()
-                self._acted = 0
-            if not self._acted:
-                self._act()
+            if not self._acted and (report := self._act()):
+                self._unread = report.notes
             self._state.micro_batches = float(len(self._observed))
         self._observed.clear()
         self._acted = 0
@@ -212,22 +236,23 @@ class Preconditioned(Wrapper):
     def _act(self) -> Report | None:
         """Let a controller decide on the coming step, and do what it says."""
         started, state, seen = time.perf_counter(), self._state, list(self._observed)
-        self._acted = len(seen)
+        self._acted, self._was_fresh = len(seen), not state.active
         sizes = [batching.size_of(o.batch) if o.points is None else count(o.points, "points") for o in seen]
         # Processes that train one model together agree on what they see by the rule for nets alone.
         if self.blocks == "layer" or world_size() > 1 or self._size > LARGE:
             state.nonconvex = 1.0
-        whole = not state.nonconvex and all(o.split for o in seen)
-        batch = batching.joined([o.batch for o in seen]) if whole and len(seen) > 1 else seen[-1].batch
+        batch = seen[-1].batch if state.nonconvex else _together(seen)
         state.read += sum(sizes)
         state.steps += 1
         context = self._context(seen[-1], batch, sum(sizes))
         try:
             with torch.no_grad():
                 decision = switch.decide(context)
-        except ValueError:
+        except BaseException as error:
             self._observed.clear()
             self._acted = 0
+            if not (state.active or isinstance(error, DoubleBackwardError)):
+                state.active, state.step = 1.0, 0.0  # no step is made before a learning rate is known
             raise
         self._follow(decision)
         return self._report(context, decision, time.perf_counter() - started)
@@ -255,7 +280,8 @@ class Preconditioned(Wrapper):
         state, source = self._state, context.source if decision.values is not None else None
         if decision.values is None or source is None:
             return None
-        notes = (*decision.notes, *state.diagnostics(), *self._rank_note())
+        notes = (*self._unread, *decision.notes, *state.diagnostics(), *self._rank_note())
+        self._unread = ()
         std = state.step * state.log_rate_variance**0.5 if state.log_rate == state.log_rate else math.nan
         bars = torch.full_like(decision.values, torch.nan)
         return Report(decision.values, bars, state.step, source.products, 0, seconds, notes, source.product_points, std)
@@ -326,3 +352,13 @@ class Preconditioned(Wrapper):
             return False
         own = self._learnt.blocks
         return self._drift.due(torch.cat([o.values for o in own]), torch.cat([o.gain for o in own]))
+
+
+def _together(seen: list[Observed]) -> Batch:
+    """The micro-batches of a step as one batch; the last one where they cannot be joined."""
+    if len(seen) == 1 or not all(o.split and o.loss is seen[0].loss for o in seen):
+        return seen[-1].batch
+    try:
+        return batching.joined([o.batch for o in seen])
+    except (ValueError, AttributeError, KeyError):
+        return seen[-1].batch

@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import dense, length, real
 from infhess.optim.averaging.averaged import Averaging, Group, Loss
 from infhess.optim.checkpoint import Scalars
+from infhess.optim.distributed import mean_over_processes
 from infhess.optim.rate.probe import Probe, Reading, wide
 from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
@@ -132,17 +134,23 @@ class RateFree(Averaging):
         if not self._prober.expects(lambda: size_of(batch) if points is None else count(points, "points")):
             self._keep(loss, batch)
             return None
-        masks = generator or torch.Generator().manual_seed(int(state.steps))  # others at each probe
-        source = Hessian(loss, self._params(), [batch], products=products, points=points, generator=masks)
-        before = state.allowed
-        notes = self._prober.begin(source, batch, self._read)
+        before, masks = (
+            state.allowed,
+            generator or torch.Generator().manual_seed(int(state.steps)),
+        )  # others at each probe
+        try:
+            source = Hessian(loss, self._params(), [batch], products=products, points=points, generator=masks)
+            notes = self._prober.begin(source, batch, self._read)
+        except BaseException:
+            self._prober.reset()
+            raise
         self._keep(loss, batch)
         notes, seconds = (*notes, *state.diagnostics(before)), time.perf_counter() - started
         return RateReport(self.rate, state.allowed, source.products, source.product_points, seconds, notes)
 
     def _read(self, probe: Probe) -> Reading:
         """A probe along Dg, with what `.grad` holds and D as the coming step will have it."""
-        state, self._norms = self._rate_state, probe.local.watch.norms
+        state = self._rate_state
         for p in probe.params:
             if p not in self.state:  # frozen until now
                 self.state[p] = self._fresh(p)
@@ -155,12 +163,15 @@ class RateFree(Averaging):
             group = groups[probe.params[i]]
             return ahead(self.state[probe.params[i]], group["betas"][1], self._eps(group), g[i], x)
 
-        return probe.read(g, scaled, accumulated=self._prober.micro_batches > 1 or not probe.source.split)
+        reading = probe.read(g, scaled, accumulated=self._prober.micro_batches > 1 or not probe.source.split)
+        if probe.local.watch.modules:
+            self._norms = probe.local.watch.norms
+        return reading
 
     def _gradient(self, probe: Probe) -> list[Tensor]:
         """What `.grad` holds of each probed parameter; the batch's own gradient before there is any."""
         if all(p.grad is None for p in probe.params):
-            return probe.own()
+            return [mean_over_processes(g.clone()) for g in probe.own()]
         return [
             torch.zeros_like(self.state[p]["z"]) if p.grad is None else wide(real(dense(p.grad))) for p in probe.params
         ]
@@ -169,6 +180,14 @@ class RateFree(Averaging):
     def rate(self) -> Rate:
         """The learning rate in use, with its uncertainty; NaN as long as no curvature was seen."""
         return self._rate_state.uncertain
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's. A batch that was observed and never stepped with, for a gradient that is not finite, is skipped."""
+        grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
+        if self._prober.micro_batches and grads and not math.isfinite(length([grads])):
+            self._prober.reset()
+            self._rate_state.skip(finite=False)
+        super().zero_grad(set_to_none)
 
     # ---- a step
 
@@ -193,7 +212,7 @@ class RateFree(Averaging):
         self._prober.finish(gradient, self._read)
         state = self._rate_state
         if math.isnan(state.rate) or not math.isfinite(gradient):
-            state.skip()
+            state.skip(math.isfinite(gradient))
             return
         known = [self._owns(part.params) for part in live]
         moves = [
@@ -287,7 +306,8 @@ class RateFree(Averaging):
             self._reset_size()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_prober": Prober(self._rate_state)}
+        state = replace(self._rate_state, averaged=float(self._inside or self._saved_averaged))
+        return {**super().__getstate__(), "_prober": Prober(state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._reset_size()

@@ -111,13 +111,17 @@ class Wrapper(Checkpointed):
 
     def _may_step(self) -> bool:
         """Whether a learning rate is known, and the gradient is finite."""
-        grads = [p.grad for p in self._params() if p.grad is not None]
-        if any(g.is_sparse for g in grads):
+        if any(p.grad is not None and p.grad.is_sparse for p in self._params()):
             raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
-        if grads and not math.isfinite(length([[real(g) for g in grads]])):
-            self._state.skipped += 1
-            return False
-        return self._state.step != 0
+        return self._finite() and self._state.step != 0
+
+    def _finite(self) -> bool:
+        """Whether gradients are; a step is counted as skipped where they are not."""
+        grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
+        if not grads or math.isfinite(length([grads])):
+            return True
+        self._state.skipped += 1
+        return False
 
     def _base_step(self) -> None:
         """Global hooks have run for the wrapper, and are not to run once more for its base."""

@@ -193,7 +193,8 @@ class Averaging(Checkpointed):
     def _publish(self) -> None:
         numbers = self._scalars.tensor()
         for own in self.state.values():
-            own[NUMBERS] = numbers
+            if "z" in own:
+                own[NUMBERS] = numbers
 
     def state_dict(self) -> dict[str, Any]:
         """For each parameter z, the averaged weights, squares of gradients, and the filter of the learning rate."""
@@ -215,7 +216,8 @@ class Averaging(Checkpointed):
         entries = [state_dict["state"].get(name, {}) for name in names]
         for name, p, given in zip(names, self._params(), entries):
             missing = [key for key in (*TENSORS, "step", "begun", NUMBERS) if key not in given]
-            if missing and (given or p.requires_grad or not any(entries)):
+            foreign = not any(entries) and not all(map(_is_ours, state_dict["param_groups"]))
+            if missing and (given or foreign):
                 raise ValueError(
                     f"state_dict: parameter {name} lacks {', '.join(missing)}; is it a checkpoint of RateFree?"
                 )
@@ -228,7 +230,8 @@ class Averaging(Checkpointed):
 
     def _adopt(self, incoming: list[dict[str, Any]]) -> None:
         """Copies of what a checkpoint holds, which torch has cast to the dtype of the parameters or shares with its owner."""
-        self._take_scalars(next(given[NUMBERS] for given in incoming if given))
+        self._inside, self._restore = False, None
+        self._take_scalars(next((given[NUMBERS] for given in incoming if given), self._scalars.tensor()))
         for p, given in zip(self._params(), incoming):
             self.state.pop(p, None)
             if given:
@@ -238,3 +241,8 @@ class Averaging(Checkpointed):
             elif p.requires_grad:
                 self.state[p] = self._fresh(p)
         self._reset_batches()
+
+
+def _is_ours(group: Group) -> bool:
+    """Whether a group of a checkpoint has the settings of this optimizer, where there is no state to tell."""
+    return {"betas", "eps", "maximize"} <= set(group) and "amsgrad" not in group

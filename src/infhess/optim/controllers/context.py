@@ -80,7 +80,7 @@ class Context:
 
     def scaled_note(self, own: float) -> tuple[str, ...]:
         """A word on gradients that are far longer than those of the loss, `own`: a GradScaler has not unscaled them."""
-        if not self.gradient_length > SCALED * own > 0:
+        if not math.inf > self.gradient_length > SCALED * own > 0:
             return ()
         return (
             f"gradients are {self.gradient_length / own:.3g} times those of the loss; with a GradScaler, call "

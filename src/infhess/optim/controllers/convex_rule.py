@@ -131,7 +131,8 @@ def _probe(c: Context, scaling: Scaling, iterations: int) -> Largest:
 
 
 def _note(c: Context, found: Largest, rate: float) -> None:
-    n, value, gradient = c.state, 1 / rate, c.gradient_length or found.gradient
+    n, value = c.state, 1 / rate
+    gradient = c.gradient_length if 0 < c.gradient_length < math.inf else found.gradient
     n.nonconvex = max(n.nonconvex, float(found.negative))
     n.probes += 1
     share = 1 / min(n.probes, RULE.remembered)

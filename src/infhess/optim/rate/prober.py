@@ -18,6 +18,8 @@ from infhess.optim.rate.rate_state import RateState
 
 # A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read anew.
 CHANGED = 1e-4
+# What a report may have taken off the state since, and what `observe` has counted.
+KEPT = ("observed", "observed_at", "shortened", "skipped", "bounded", "waiting")
 Read = Callable[[Probe], Reading]  # along the optimizer's gradients and scaling, as they stand
 
 
@@ -31,34 +33,29 @@ class Prober:
     def reset(self) -> None:
         """Nothing observed since the last step."""
         self.probe: Probe | None = None
-        self.micro_batches = 0
+        self.micro_batches, self._probed, self.state.observed = 0, math.nan, 0.0
 
     def expects(self, points_of: Callable[[], int]) -> bool:
         """Count a micro-batch; whether curvature is to be probed on it.
 
         Micro-batches come in equal numbers: the probe is of the last one, when the gradient is complete.
         """
+        due = self.state.due
+        points = points_of() if due else 0
         self.state.observed_at = self.state.steps + 1
+        self.state.observed += points
         self.micro_batches += 1
-        if not self.state.due:
-            return False
-        self.state.observed += points_of()
-        return self.micro_batches == self.state.micro_batches
+        return due and self.micro_batches == self.state.micro_batches
 
     def begin(self, source: Hessian, batch: Batch, read: Read) -> tuple[str, ...]:
         """One probe. One that fails changes nothing, in all processes; the first has to tell something."""
-        self._before, failure, reading = copy(self.state), None, None
+        self._before = copy(self.state)
         try:
-            self.probe = Probe(source, batch)
-        except ValueError as error:
-            failure = error
-        if any_process(failure is not None, source.like.device):
-            failure = failure or ValueError("it failed in another process that trains this model")
-        else:
-            try:
-                reading = self._follow(read)
-            except DoubleBackwardError as error:
-                failure = error
+            reading, failure = self._first_reading(source, batch, read)
+        except BaseException:
+            self.state = self._before
+            self.reset()
+            raise
         self.state.probed()
         if failure is not None:
             self.probe = None
@@ -68,6 +65,24 @@ class Prober:
         elif reading is None or math.isnan(reading.log_ratio):
             failure = ValueError("there was no gradient, or no curvature along it, on this batch")
         return () if failure is None else (f"a curvature probe was skipped: {failure}",)
+
+    def _first_reading(self, source: Hessian, batch: Batch, read: Read) -> tuple[Reading | None, ValueError | None]:
+        """What a new probe reads, or why it does not: where it fails in one process, no process has it."""
+        failure: Exception | None = None
+        try:
+            self.probe = Probe(source, batch)
+        except Exception as error:
+            failure = error
+        if any_process(failure is not None, source.like.device):
+            failure = failure or ValueError("it failed in another process that trains this model")
+        if failure is not None and not isinstance(failure, ValueError):
+            raise failure
+        if failure is not None:
+            return None, failure
+        try:
+            return self._follow(read), None
+        except DoubleBackwardError as error:
+            return None, error
 
     @torch.no_grad()
     def _follow(self, read: Read) -> Reading:
@@ -85,11 +100,21 @@ class Prober:
     def finish(self, gradient: float, read: Read) -> None:
         """The step is made with a gradient of this length: read anew where it was clipped, unscaled or added to since."""
         changed = self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient
-        if changed and math.isfinite(gradient):
-            self._before.observed, self._before.observed_at = self.state.observed, self.state.observed_at
-            self.state = self._before
+        micro_batches = float(self.micro_batches or self.state.micro_batches)
+        try:
+            if changed and math.isfinite(gradient):
+                self._read_anew(read)
+        finally:
+            self.reset()
+        self.state.micro_batches = micro_batches
+
+    def _read_anew(self, read: Read) -> None:
+        """As if the first reading had not been; it stands where weights of the probe's graph have changed since."""
+        first, self.state = self.state, copy(self._before)
+        for name in KEPT:
+            setattr(self.state, name, getattr(first, name))
+        try:
             self._follow(read)
             self.state.probed()
-        if self.micro_batches:
-            self.state.micro_batches = float(self.micro_batches)
-        self.reset()
+        except RuntimeError:
+            self.state = first

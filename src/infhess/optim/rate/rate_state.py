@@ -119,12 +119,10 @@ class RateState(Scalars):
         """The data points of one step, at a probe: between probes the rule stands as all processes know it."""
         self.points = self.points + (1 - RULE.batch_memory) * (seen - self.points) if self.points else seen
 
-    def skip(self) -> None:
-        """A step that is not made; curvature may be probed on the next batch again."""
-        if math.isnan(self.rate):
-            self.waiting += 1
-        else:
-            self.skipped += 1
+    def skip(self, finite: bool) -> None:
+        """A step that is not made, for want of a rate or of a finite gradient; the next batch may be probed again."""
+        self.waiting += finite
+        self.skipped += not finite
         self.observed, self.observed_at = 0.0, self.steps
 
     def average(self, scale: float) -> None:

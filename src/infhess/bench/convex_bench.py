@@ -25,10 +25,7 @@ from infhess.problems.shuffled import Shuffled
 
 EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
 COST = "cost of a product"
-BUDGETS = {
-    "sarcos-map": 200_000,
-    "sarcos-nat": 200_000,
-    "mnist-3v5": 200_000,
+BUDGETS = dict.fromkeys(("sarcos-map", "sarcos-nat", "mnist-3v5"), 200_000) | {
     "digits": 100_000,
     "breast-cancer": 60_000,
 }

@@ -94,12 +94,9 @@ def update_rows(template: Row, threads: int, width: float) -> list[Row]:
         pairs = [(timed(lambda: opt.update(net.loss, net.batches)), timed(net.gradient)) for _ in range(7)]
         product = median(timed(source.gradient_and_product) / timed(net.gradient) for _ in range(REPEATS))
     seconds, gradient = (median(x) for x in zip(*pairs))
-    measured = {
-        "update / epoch in gradients": report.products * product / EPOCH,
-        "update / epoch in seconds": seconds / (EPOCH * gradient),
-    }
     whole = replace(template, products=report.products, seconds=seconds)
-    return [replace(whole, method=name, metric=metric) for name, metric in measured.items()]
+    ratios = {"gradients": report.products * product / EPOCH, "seconds": seconds / (EPOCH * gradient)}
+    return [replace(whole, method=f"update / epoch in {name}", metric=ratio) for name, ratio in ratios.items()]
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:

@@ -6,15 +6,17 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from infhess.bench.deep_baselines import AROUND, BASES, METHODS, NO_RATE
-from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
+from infhess.harness.comparison import Cell, Comparison, best_settings, last, read_settings, whole
 from infhess.harness.jobs import Job
-from infhess.harness.methods import Setting, missing
+from infhess.harness.methods import Baseline, Setting, missing
 from infhess.harness.rows import Row
 from infhess.harness.training import curve, ends
 from infhess.problems.net_problems import DEEP, FULL, NetProblem, net_problem
@@ -47,57 +49,48 @@ def _among(what: str, given: Sequence[str], known: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(given))
 
 
-def cell(name: str, steps: int = 0) -> Cell:
-    """A problem with its own batch size and budget, or one of so many gradients."""
-    problem = net_problem(name)
-    return Cell(name, problem.batch, (steps or problem.steps) * problem.batch)
+class Selection(NamedTuple):
+    """Which part of the bench: all installed methods where none are named, budgets of their own where steps are 0."""
+
+    problems: Sequence[str]
+    seeds: Sequence[int] = ()
+    methods: Sequence[str] = ()
+    steps: int = 0
+
+    def table(self) -> dict[str, Baseline]:
+        """The methods."""
+        return {m: METHODS[m] for m in self.methods or methods()}
+
+    def cells(self) -> list[Cell]:
+        """The problems, each with its own batch size and budget, or one of so many gradients."""
+        found = {name: net_problem(name) for name in self.problems}
+        return [Cell(name, p.batch, (self.steps or p.steps) * p.batch) for name, p in found.items()]
 
 
-def last(rows: Sequence[Row], budget: int) -> list[Row]:
-    """The end of a curve."""
-    return ends(rows)
-
-
-def whole(rows: Sequence[Row], budget: int) -> list[Row]:
-    """All of it."""
-    return list(rows)
-
-
-def jobs(problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0) -> Iterator[Job]:
+def jobs(chosen: Selection) -> Iterator[Job]:
     """Every method on every problem: as it comes, and as tuned where it has a grid."""
-    table, settings = {m: METHODS[m] for m in chosen or methods()}, tuned()
-    return Comparison(EXPERIMENT, net_problem, whole).jobs([cell(n, steps) for n in problems], table, seeds, settings)
+    return Comparison(EXPERIMENT, net_problem, whole).jobs(chosen.cells(), chosen.table(), chosen.seeds, tuned())
 
 
-def tuning(problems: Sequence[str], chosen: Sequence[str] = (), *, steps: int = 0) -> Iterator[Job]:
+def tuning(chosen: Selection) -> Iterator[Job]:
     """The grids, on a seed that is not reported."""
-    table = {m: METHODS[m] for m in chosen or methods()}
-    return Comparison(TUNING, net_problem, last, math.inf).tuning([cell(n, steps) for n in problems], table)
+    return Comparison(TUNING, net_problem, last, math.inf).tuning(chosen.cells(), chosen.table())
 
 
-def starts(
-    problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0
-) -> Iterator[Job]:
+def starts(chosen: Selection) -> Iterator[Job]:
     """`Preconditioned` around each base, from rates over eight orders of magnitude."""
     comparison = Comparison(STARTS, net_problem, last, math.inf)
-    for name in problems:
-        for method in (AROUND[base] for base in BASES if AROUND[base] in (chosen or METHODS)):
-            for rate in RATES:
-                title, make = f"{method}, from {rate:g}", METHODS[method].make
-                for seed in seeds:
-                    yield comparison.job(cell(name, steps), title, make, Setting(rate), seed)
+    around = [AROUND[base] for base in BASES if AROUND[base] in chosen.table()]
+    for cell, method, rate, seed in product(chosen.cells(), around, RATES, chosen.seeds):
+        yield comparison.job(cell, f"{method}, from {rate:g}", METHODS[method].make, Setting(rate), seed)
 
 
-def units(
-    problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0
-) -> Iterator[Job]:
+def units(chosen: Selection) -> Iterator[Job]:
     """`RateFree` with the loss, and with the weights, in other units."""
-    for name in (n for n in problems if n in RESCALED and NO_RATE in (chosen or METHODS)):
-        for what in ("loss", "weights"):
-            for scale in SCALES:
-                for seed in seeds:
-                    template = Row(UNITS, name, f"{what} × {scale:g}", seed, net_problem(name).batch)
-                    yield Job(template, rescaled, (what, scale, cell(name, steps).budget))
+    cells = [cell for cell in chosen.cells() if cell.problem in RESCALED and NO_RATE in chosen.table()]
+    for cell, what, scale, seed in product(cells, ("loss", "weights"), SCALES, chosen.seeds):
+        template = Row(UNITS, cell.problem, f"{what} × {scale:g}", seed, cell.batch)
+        yield Job(template, rescaled, (what, scale, cell.budget))
 
 
 def rescaled(template: Row, what: str, scale: float, budget: int) -> list[Row]:

@@ -13,7 +13,7 @@ from infhess.bench.deep_bench import EXPERIMENT, RATES, STARTS, UNITS
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
 from infhess.experiments.plots import Line
-from infhess.harness.curves import Curves, listed
+from infhess.harness.curves import Curves
 from infhess.harness.methods import missing
 from infhess.harness.rows import Row
 from infhess.harness.tables import Cells, Target, at_most, markdown, target_cells, write
@@ -63,10 +63,6 @@ class Nets:
         """The test loss, likewise."""
         return mean_of(r.metric for r in self.ends(name, method))
 
-    def first(self, name: str) -> float:
-        """The objective at the first row of a run, whatever the method: all begin with the same weights."""
-        return self.runs(name, self.methods(name)[0])[0][0].loss
-
     def from_rates(self, name: str, base: str) -> list[list[Row]]:
         """The ends of runs around a base, by the rate that it was made with."""
         return [self.of(STARTS, name, f"{AROUND[base]}, from {rate:g}") for rate in RATES]
@@ -101,7 +97,7 @@ def targets(nets: Nets) -> list[Target]:
 
 
 def _none_of(what: str, names: Sequence[str], most: int = 0) -> Target:
-    return at_most(f"{what} ({listed(names)})" if names else what, len(names), most)
+    return at_most(f"{what} ({', '.join(names)})" if names else what, len(names), most)
 
 
 def _costs(nets: Nets) -> list[Target]:
@@ -127,9 +123,8 @@ def _units(nets: Nets) -> list[Target]:
             other = [r.loss for s in ("0.001", "1000") for r in nets.of(UNITS, name, f"{what} × {s}")]
             if usual and other:
                 worst = max(other) / fmean(usual)
-                found.append(
-                    at_most(f"{name}: objective with {what} × 1e-3 or 1e3 over the usual, at worst", worst, 1.5)
-                )
+                title = f"{name}: objective with {what} × 1e-3 or 1e3 over the usual, at worst"
+                found.append(at_most(title, worst, 1.5))
     return found
 
 
@@ -141,7 +136,8 @@ def _starts(nets: Nets) -> list[Target]:
         rows = {n: runs for n, runs in rows.items() if all(len(run) > 1 for run in runs)}  # one seed has no noise
         if not rows:
             continue
-        lost = sum(not r.loss < nets.first(n) for n, runs in rows.items() for run in runs for r in run)
+        first = {n: nets.runs(n, nets.methods(n)[0])[0][0].loss for n in rows}  # all begin with the same weights
+        lost = sum(not r.loss < first[n] for n, runs in rows.items() for run in runs for r in run)
         found.append(at_most(f"around {base}: runs lost, of {sum(len(r) for v in rows.values() for r in v)}", lost, 0))
         apart = [n for n, runs in rows.items() if not _spread(runs) <= 2 * noise(runs)]
         found.append(_none_of(f"around {base}: problems where rates differ by over two deviations of seeds", apart))

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess.bench.loop import PRIOR, STEPS, Clocked, methods, peak_in_new_process
-from infhess.bench.paper_algorithm import paper_steps
+from infhess.bench.loop import PRIOR, STEPS, Clocked, methods, paper_steps, peak_in_new_process
 from infhess.curvature import Products
 from infhess.experiments import plots
 from infhess.harness.jobs import Job

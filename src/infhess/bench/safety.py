@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 from torch import nn
 
+from infhess.bench.deep_baselines import observed
 from infhess.harness.jobs import Job
+from infhess.harness.methods import Make
 from infhess.harness.rows import Row
 from infhess.harness.tables import markdown
-from infhess.harness.training import Online, Training
+from infhess.harness.training import Method, Training, Updated
 from infhess.optim import Preconditioned
 from infhess.problems.features import cifar_images
 from infhess.problems.net_problems import NetProblem
@@ -42,29 +43,26 @@ class Drawn(CountedStream):
         return self.data[0][part], self.data[1][part]
 
 
-class UpdatedEachEpoch(Training):
+class UpdatedEachEpoch(Updated):
     """`update` at the start of each epoch."""
 
-    optimizer: Preconditioned
-    steps = 0
+    steps = -1
 
-    def step(self) -> None:
-        """One batch."""
-        if self.steps % EPOCH == 0:
-            self.count(self.optimizer.update(self.loss, self.stream))
+    @property
+    def due(self) -> bool:
+        """At the first step, and after each epoch."""
         self.steps += 1
-        super().step()
+        return self.steps % EPOCH == 0
 
 
-Run = Callable[..., Training]
-METHODS: dict[str, tuple[Run, Callable[[Any, float], Preconditioned]]] = {
-    "sgd, observe": (Online, lambda p, lr: Preconditioned(torch.optim.SGD(p, lr=lr))),
-    "momentum .9, observe": (Online, lambda p, lr: Preconditioned(torch.optim.SGD(p, lr=lr, momentum=0.9))),
-    "adam, observe": (Online, lambda p, lr: Preconditioned(torch.optim.Adam(p, lr=lr))),
-    "sgd, update each epoch": (
-        UpdatedEachEpoch,
-        lambda p, lr: Preconditioned(torch.optim.SGD(p, lr=lr), rank=2, blocks="layer"),
-    ),
+def updated_each_epoch(rate: float) -> Method:
+    """Rank 2 per layer, around sgd."""
+    return partial(UpdatedEachEpoch, make=lambda p: Preconditioned(torch.optim.SGD(p, lr=rate), rank=2, blocks="layer"))
+
+
+METHODS: dict[str, Make] = {
+    **{f"{base.lower()}, observe": partial(observed, base=base) for base in ("sgd", "momentum .9", "Adam")},
+    "sgd, update each epoch": updated_each_epoch,
 }
 
 
@@ -82,9 +80,9 @@ def run(template: Row, method: str, rate: float, width: float, steps: int) -> li
     """Train, and give the final cross-entropy (loss) and accuracy (metric) on the training images."""
     (data, _), net = images(), partial(paper_net, width, xavier=template.problem.startswith("xavier"))
     problem, stream = NetProblem(net, images, l2=0.01), Drawn(data, torch.Generator().manual_seed(template.seed))
-    train, make = METHODS[method]
     with seeded(template.seed):
-        training = train(problem, stream, lambda p: make(p, rate))
+        training = METHODS[method](rate)(problem, stream)
+    assert isinstance(training, Training)
     began = time.perf_counter()
     for _ in range(steps):
         training.step()

@@ -8,12 +8,12 @@ from typing import Any
 
 from infhess.experiments import plots
 from infhess.experiments.plots import Line, Value
-from infhess.harness.comparison import Cell, Comparison, best_settings
+from infhess.harness.comparison import Cell, Comparison, best_settings, last
 from infhess.harness.curves import EXACT, Curves, optimum, shown, thinned
 from infhess.harness.jobs import Job
 from infhess.harness.methods import Baseline, Make, Setting, paper, sgd
 from infhess.harness.rows import Row
-from infhess.harness.training import AVERAGED, ends
+from infhess.harness.training import AVERAGED
 from infhess.problems.convex_problems import convex_problem
 
 PAPER, TUNED, ONLINE = "paper, rate of sgd", "paper, rate tuned", "infhess, online"
@@ -43,11 +43,6 @@ def rates(low: int, high: int) -> tuple[float, ...]:
 def named(experiment: str, size: str) -> str:
     """The experiment's name in the rows: sizes are not mixed."""
     return experiment if size == "default" else f"{experiment}-{size}"
-
-
-def last(rows: Sequence[Row], budget: int) -> list[Row]:
-    """The end of a run, with and without averaging."""
-    return ends(rows)
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,12 @@ def jobs(size: NetSize, seeds: Sequence[int], folder: Path) -> Iterator[Job]:
         for seed in seeds:
             for method in (SGD, PAPER, STEP, ONLINE):
                 for rate in size.online if method == ONLINE else size.rates:
-                    template = Row(named(EXPERIMENT, size.name), start, _name(method, rate, TRAIN), seed, BATCH)
+                    template = Row(named(EXPERIMENT, size.name), start, name_of(method, rate, TRAIN), seed, BATCH)
                     yield Job(template, run, (size, method, rate, folder / "unfinished"))
 
 
-def _name(method: str, rate: float, what: str) -> str:
+def name_of(method: str, rate: float, what: str) -> str:
+    """Of a curve."""
     return f"{method}, rate {rate:g}: {what}"
 
 
@@ -152,7 +153,9 @@ class NetTraining(Training):
             self.template, data_points=self.stream.points, products=self.reported_products, seconds=self.seconds
         )
         return [
-            replace(now, method=_name(self.method, self.rate, what), loss=x if x == x else float("inf"), metric=metric)
+            replace(
+                now, method=name_of(self.method, self.rate, what), loss=x if x == x else float("inf"), metric=metric
+            )
             for what, (x, metric) in found.items()
         ]
 

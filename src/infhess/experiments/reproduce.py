@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,11 @@ from infhess.harness.jobs import Job
 from infhess.harness.rows import Row, RowFile
 from infhess.harness.tables import write
 
-TITLES = {
-    "regression": "Regression: an ill-conditioned problem with an exact solution",
-    "logistic": "Logistic regression: MNIST, 3 against 5",
-    "deep": "Deep learning: the step length of a net on CIFAR-10",
-}
-
-
-# Sizes of an experiment, and the module that reads its rows: `claims`, `figures` and `notes`.
-MODULES: dict[str, tuple[dict[str, Any], Any]] = {
-    "regression": (dict(regression.SIZES), regression),
-    "logistic": (dict(logistic.SIZES), logistic),
-    "deep": (dict(deep_experiment.SIZES), deep_report),
+# Titles, sizes, and the module that reads the rows: `claims`, `figures` and `notes`.
+EXPERIMENTS: dict[str, tuple[str, Mapping[str, Any], Any]] = {
+    "regression": ("Regression: an ill-conditioned problem with an exact solution", regression.SIZES, regression),
+    "logistic": ("Logistic regression: MNIST, 3 against 5", logistic.SIZES, logistic),
+    "deep": ("Deep learning: the step length of a net on CIFAR-10", deep_experiment.SIZES, deep_report),
 }
 
 
@@ -60,7 +53,7 @@ class Plan:
         rows = self.rows(file, *self.seeds)
         option = "" if self.size.name == "default" else f" --{self.size.name}"
         page = Page(
-            TITLES[self.experiment],
+            EXPERIMENTS[self.experiment][0],
             "De Roos & Hennig, Active Probabilistic Inference on Matrices for Pre-Conditioning in Stochastic Optimization "
             f"(AISTATS 2019), computed anew with infhess {__version__}: infhess reproduce {self.experiment}{option}",
             self.reporting.claims(rows),
@@ -77,5 +70,5 @@ class Plan:
 
 def plan(experiment: str, size: str, first: int, count: int | None) -> Plan:
     """The plan of an experiment at a size, for so many seeds from the first on."""
-    sizes, reporting = MODULES[experiment]
+    _, sizes, reporting = EXPERIMENTS[experiment]
     return Plan(experiment, sizes[size], tuple(range(first, first + (count or sizes[size].seeds))), reporting)

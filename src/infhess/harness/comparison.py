@@ -11,7 +11,7 @@ from infhess.harness.jobs import Job
 from infhess.harness.methods import Baseline, Make, Setting
 from infhess.harness.rows import Row
 from infhess.harness.tables import write
-from infhess.harness.training import AVERAGED, Problem, curve
+from infhess.harness.training import AVERAGED, Problem, curve, ends
 
 TUNING_SEED = 1000
 Kept = Callable[[list[Row], int], list[Row]]
@@ -79,6 +79,16 @@ def run(
 ) -> list[Row]:
     """The rows of one run that are kept."""
     return kept(curve(problem(template.problem), make(value), template, budget, models, spacing), budget)
+
+
+def last(rows: Sequence[Row], budget: int) -> list[Row]:
+    """The end of a run, one row for each outcome."""
+    return ends(rows)
+
+
+def whole(rows: Sequence[Row], budget: int) -> list[Row]:
+    """All of it."""
+    return list(rows)
 
 
 def best_settings(rows: Sequence[Row], score: Callable[[Row], float]) -> dict[str, Setting]:

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from importlib import import_module
 
 import torch
 from torch import nn
@@ -111,26 +111,21 @@ def adam_cosine(rate: float) -> Method:
     return partial(Cosine, make=lambda p: torch.optim.Adam(p, lr=rate))
 
 
+def imported(params: list[nn.Parameter], path: str, **options: float) -> torch.optim.Optimizer:
+    """An optimizer of a package that may not be installed, by its path."""
+    package, _, name = path.rpartition(".")
+    found: torch.optim.Optimizer = getattr(import_module(package), name)(params, **options)
+    return found
+
+
 def prodigy(scale: float) -> Method:
     """Its d_coef is the setting."""
-
-    def make(params: Any) -> torch.optim.Optimizer:
-        from prodigyopt import Prodigy
-
-        return Prodigy(params, lr=1.0, d_coef=scale)  # type: ignore[no-any-return]
-
-    return partial(Training, make=make)
+    return partial(Training, make=partial(imported, path="prodigyopt.Prodigy", lr=1.0, d_coef=scale))
 
 
-def schedule_free(rate: float, name: str, run: type[Training] | None = None) -> Method:
-    """One of schedulefree's optimizers by name."""
-
-    def make(params: Any) -> torch.optim.Optimizer:
-        import schedulefree
-
-        return getattr(schedulefree, name)(params, lr=rate)  # type: ignore[no-any-return]
-
-    return partial(run or ScheduleFree, make=make)
+def schedule_free(rate: float, base: str, run: type[Training] | None = None) -> Method:
+    """Of SGD or AdamW."""
+    return partial(run or ScheduleFree, make=partial(imported, path=f"schedulefree.{base}ScheduleFree", lr=rate))
 
 
 class Cosine(Training):

@@ -163,15 +163,10 @@ def stops(problem: Problem, method: Method, stream: CountedStream, spacing: floa
         began = time.perf_counter()
         run.step()
         seconds += time.perf_counter() - began
-        done = spent(problem, run, stream) >= stream.budget
+        done = stream.points + problem.price * run.products * stream.size >= stream.budget
         if stream.points >= mark or done:
             mark = stream.points * spacing
             yield run, seconds
-
-
-def spent(problem: Problem, run: Run, stream: CountedStream) -> float:
-    """Of the budget: data points read, and products at their price."""
-    return stream.points + problem.price * run.products * stream.size
 
 
 def _outcomes(run: Run, names: Sequence[str]) -> list[tuple[str, nn.Module]]:

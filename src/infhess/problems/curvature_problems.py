@@ -87,11 +87,6 @@ def mnist_start() -> CurvatureProblem:
     return from_zero(x, y.double(), nn.BCEWithLogitsLoss())
 
 
-def sarcos_squares() -> CurvatureProblem:
-    """Least squares on 253 standardised polynomial features of SARCOS, torque 1."""
-    return from_zero(*sarcos_polynomial(), nn.MSELoss())
-
-
 def mlp_on(images: Tensor, labels: Tensor, matrix: str = "hessian") -> CurvatureProblem:
     """A small net with cross-entropy on images, at a Xavier start."""
     x = images.reshape(len(images), -1)
@@ -126,7 +121,7 @@ def digits_mlp() -> CurvatureProblem:
 CURVATURE: dict[str, Callable[[], CurvatureProblem]] = {
     "mnist-3v5/start": mnist_start,
     "mnist-3v5/near-optimum": lambda: minimised(mnist_start(), 60),
-    "sarcos-natural": sarcos_squares,
+    "sarcos-natural": lambda: from_zero(*sarcos_polynomial(), nn.MSELoss()),
     "mlp/start": mnist_mlp,
     "mlp/trained": lambda: minimised(mnist_mlp(), 60),
     "mlp-gauss-newton/trained": lambda: minimised(mnist_mlp("gauss-newton"), 60),

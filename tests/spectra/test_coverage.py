@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from functools import partial
 
 import pytest
 import torch
 
 from infhess import Hessian, spectrum
 from infhess.bench import coverage
+from infhess.harness import Row
 from small_data import VALUES, gaussian_source, loader, problem, replaced
 from util import fast_and_long
 
@@ -29,17 +31,23 @@ def test_95_percent_intervals_cover_95_percent_and_half_or_twice_as_long_would_n
     assert twice > 0.985
 
 
+def covered(trial, trials, name="digits-logistic", method="along"):
+    return coverage.repeated(Row("e", name, method, 7, 64), trials, trial)
+
+
 @fast_and_long("trials", 6, 40)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_coverage_on_real_data(dtype, trials):
     """MNIST where the data are and there is time, scikit-learn's digits where not: five eigenvalues a trial."""
     name = "mnist-3v5/start" if os.environ.get("INFHESS_DATA") and trials > 10 else "digits-logistic"
-    assert 0.91 - 0.7 / trials <= coverage.eigenvalues(name, 64, 7, trials, dtype)[0].metric <= 1.0
+    rows = covered(partial(coverage.eigenvalues, dtype=dtype), trials, name, "eigenvalues")
+    assert 0.91 - 0.7 / trials <= rows[0].metric <= 1.0
+    assert [r.method for r in rows[1:]] == [f"eigenvalues: λ{i}" for i in range(1, 6)]
 
 
 @fast_and_long("trials", 6, 40)
 def test_curvature_along_the_vectors_needs_fresh_data_and_covers(trials):
-    row = coverage.along("digits-logistic", 64, 256, 7, trials)[0]
+    (row,) = covered(partial(coverage.along, fresh=256), trials)
     assert 0.9 - 0.7 / trials <= row.metric <= 1.0
     assert row.products == 5 * 32
     assert row.data_points == 256
@@ -47,12 +55,12 @@ def test_curvature_along_the_vectors_needs_fresh_data_and_covers(trials):
 
 @fast_and_long("trials", 4, 20)
 def test_a_flat_spectrum_is_flagged(trials):
-    assert coverage.flat(64, 7, trials)[0].metric >= 0.95
+    assert covered(coverage.flat, trials, "flat")[0].metric >= 0.95
 
 
 @fast_and_long("trials", 6, 40)
 def test_the_trace_and_the_upper_bound_cover(trials):
-    rows = coverage.scalars("digits-logistic", 64, 7, trials)
+    rows = covered(coverage.scalars, trials, method=coverage.SCALARS)
     assert rows[0].metric >= 0.88 - 0.7 / trials
     assert rows[1].metric >= 0.95 - 0.7 / trials
 

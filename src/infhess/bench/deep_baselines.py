@@ -14,9 +14,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from infhess.bench.published import Cdat
-from infhess.harness import methods
+from infhess.harness import MakeOptimizer, Method, Online, Problem, Training, methods
 from infhess.harness.methods import Baseline, Make, ScheduleFree, fixed, imported, schedule_free
-from infhess.harness.training import MakeOptimizer, Method, Online, Problem, Training
 from infhess.optim import Preconditioned, RateFree
 from infhess.optim.averaging.batch_norm import Statistics
 from infhess.problems.shuffled import CountedStream, Data
@@ -100,7 +99,7 @@ class PaperRun(Training):
 
     optimizer: Preconditioned
 
-    def __init__(self, problem: Problem, stream: CountedStream, rate: float) -> None:
+    def __init__(self, rate: float, problem: Problem, stream: CountedStream) -> None:
         super().__init__(problem, stream, partial(methods.paper_optimizer_for_nets, rate=rate))
         self.due = stream.population
 
@@ -117,7 +116,7 @@ class Ranked(Online):
     """With a preconditioner of rank 8 per layer, estimated now and then; after that `observe` finds the rate anew."""
 
     def __init__(self, problem: Problem, stream: CountedStream) -> None:
-        super().__init__(problem, stream, partial(_around_sgd, rank=RANK))
+        super().__init__(problem, stream, partial(around, base="sgd", rate=1e-2, rank=RANK, blocks="layer"))
         self.made = 0
 
     def step(self) -> None:
@@ -129,10 +128,6 @@ class Ranked(Online):
         super().step()
 
 
-def _around_sgd(params: Any, rank: int) -> Preconditioned:
-    return Preconditioned(torch.optim.SGD(params, lr=1e-2), rank=rank, blocks="layer")
-
-
 BASES: dict[str, Callable[[Any, float], torch.optim.Optimizer]] = {
     "Adam": lambda p, rate: torch.optim.Adam(p, lr=rate),
     "momentum .9": lambda p, rate: torch.optim.SGD(p, lr=rate, momentum=0.9),
@@ -140,14 +135,14 @@ BASES: dict[str, Callable[[Any, float], torch.optim.Optimizer]] = {
 }
 
 
+def around(params: Any, base: str, rate: float, **options: Any) -> Preconditioned:
+    """`Preconditioned` around a base that was made with some rate."""
+    return Preconditioned(BASES[base](params, rate), **options)
+
+
 def observed(rate: float, base: str) -> Method:
-    """`Preconditioned` around a base that was made with some rate, online."""
-    return partial(Online, make=lambda p: Preconditioned(BASES[base](p, rate)))
-
-
-def paper_nets(rate: float) -> Method:
-    """The paper's method from a rate."""
-    return partial(PaperRun, rate=rate)
+    """The same, online."""
+    return partial(Online, make=partial(around, base=base, rate=rate))
 
 
 NO_RATE, ADAM, SGD, SCHEDULE_FREE, PAPER = "infhess, no learning rate", "Adam", "sgd", "schedule-free AdamW", "paper"
@@ -177,6 +172,6 @@ METHODS: dict[str, Baseline] = {
     "schedule-free sgd": _net(partial(schedule_free, base="SGD", run=Refreshed), (), 1.0, "schedulefree"),
     SCHEDULE_FREE: _net(partial(schedule_free, base="AdamW", run=Refreshed), (), 0.0025, "schedulefree"),
     "SOAP": _net(_with("pytorch_optimizer.SOAP"), (), 3e-3, "pytorch_optimizer"),
-    PAPER: _net(paper_nets, (), 1e-2),
+    PAPER: _net(methods.by_setting(PaperRun), (), 1e-2),
     "CDAT": _net(fixed(Cdat)),
 }

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from infhess.bench.deep_baselines import AROUND, BASES, METHODS, NO_RATE
-from infhess.harness.comparison import Cell, Comparison, best_settings, last, read_settings, whole
-from infhess.harness.jobs import Job
-from infhess.harness.methods import Baseline, Setting, missing
-from infhess.harness.rows import Row
-from infhess.harness.training import curve, ends
-from infhess.problems.net_problems import DEEP, FULL, NetProblem, net_problem
+from infhess.harness import Baseline, Job, Row, Setting, curve, missing
+from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
+from infhess.harness.training import ends
+from infhess.problems.net_problems import DEEP, FULL, net_problem
 
 EXPERIMENT, TUNING, STARTS, UNITS = "bench-deep", "bench-deep-tuning", "bench-deep-starts", "bench-deep-units"
 RATES = (1e-6, 1e-4, 1e-2, 1.0, 1e2)
@@ -69,17 +67,17 @@ class Selection(NamedTuple):
 
 def jobs(chosen: Selection) -> Iterator[Job]:
     """Every method on every problem: as it comes, and as tuned where it has a grid."""
-    return Comparison(EXPERIMENT, net_problem, whole).jobs(chosen.cells(), chosen.table(), chosen.seeds, tuned())
+    return Comparison(EXPERIMENT, net_problem).jobs(chosen.cells(), chosen.table(), chosen.seeds, tuned())
 
 
 def tuning(chosen: Selection) -> Iterator[Job]:
     """The grids, on a seed that is not reported."""
-    return Comparison(TUNING, net_problem, last, math.inf).tuning(chosen.cells(), chosen.table())
+    return Comparison(TUNING, net_problem, ends, math.inf).tuning(chosen.cells(), chosen.table())
 
 
 def starts(chosen: Selection) -> Iterator[Job]:
     """`Preconditioned` around each base, from rates over eight orders of magnitude."""
-    comparison = Comparison(STARTS, net_problem, last, math.inf)
+    comparison = Comparison(STARTS, net_problem, ends, math.inf)
     around = [AROUND[base] for base in BASES if AROUND[base] in chosen.table()]
     for cell, method, rate, seed in product(chosen.cells(), around, RATES, chosen.seeds):
         yield comparison.job(cell, f"{method}, from {rate:g}", METHODS[method].make, Setting(rate), seed)
@@ -95,20 +93,12 @@ def units(chosen: Selection) -> Iterator[Job]:
 
 def rescaled(template: Row, what: str, scale: float, budget: int) -> list[Row]:
     """The end of a run of RateFree on the same problem in other units; the objective is given in the usual ones."""
-    factor = scale if what == "loss" else 1.0
-    there = (in_loss_units if what == "loss" else in_weight_units)(net_problem(template.problem), scale)
+    problem, factor = net_problem(template.problem), scale if what == "loss" else 1.0
+    there = replace(problem, loss_of=lambda f, y: factor * problem.loss_of(f, y), l2=factor * problem.l2)
+    if what == "weights":
+        there = replace(problem, net=lambda: InUnits(problem.net(), scale), l2=problem.l2 / scale**2)
     (row,) = ends(curve(there, METHODS[NO_RATE].make(0.0), template, budget, ("",), math.inf))
     return [replace(row, loss=row.loss / factor, metric=row.metric / factor)]
-
-
-def in_loss_units(problem: NetProblem, factor: float) -> NetProblem:
-    """The objective times a factor."""
-    return replace(problem, loss_of=lambda f, y: factor * problem.loss_of(f, y), l2=factor * problem.l2)
-
-
-def in_weight_units(problem: NetProblem, scale: float) -> NetProblem:
-    """The same function of weights that are `scale` times as large."""
-    return replace(problem, net=lambda: InUnits(problem.net(), scale), l2=problem.l2 / scale**2)
 
 
 class InUnits(nn.Module):

@@ -11,17 +11,12 @@ from functools import lru_cache, partial
 import torch
 from torch import nn
 
-from infhess.bench.deep_baselines import observed
-from infhess.harness.jobs import Job
-from infhess.harness.methods import Make
-from infhess.harness.rows import Row
-from infhess.harness.tables import markdown
-from infhess.harness.training import Method, Training, Updated
-from infhess.optim import Preconditioned
+from infhess.bench.deep_baselines import around, observed
+from infhess.harness import Job, Make, Row, Training, markdown
+from infhess.harness.methods import by_setting
+from infhess.harness.training import Updated
+from infhess.problems import CountedStream, Data, NetProblem, Shuffled, paper_net, seeded
 from infhess.problems.features import cifar_images
-from infhess.problems.net_problems import NetProblem
-from infhess.problems.nets import paper_net
-from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
 
 EXPERIMENT, BATCH, STEPS, EPOCH, IMAGES = "bench-deep-safety", 32, 320, 156, 5000
 RATES = (1e-6, 1e-4, 1e-2, 1.0, 1e2)
@@ -48,6 +43,9 @@ class UpdatedEachEpoch(Updated):
 
     steps = -1
 
+    def __init__(self, rate: float, problem: NetProblem, stream: CountedStream) -> None:
+        super().__init__(problem, stream, partial(around, base="sgd", rate=rate, rank=2, blocks="layer"))
+
     @property
     def due(self) -> bool:
         """At the first step, and after each epoch."""
@@ -55,14 +53,9 @@ class UpdatedEachEpoch(Updated):
         return self.steps % EPOCH == 0
 
 
-def updated_each_epoch(rate: float) -> Method:
-    """Rank 2 per layer, around sgd."""
-    return partial(UpdatedEachEpoch, make=lambda p: Preconditioned(torch.optim.SGD(p, lr=rate), rank=2, blocks="layer"))
-
-
 METHODS: dict[str, Make] = {
     **{f"{base.lower()}, observe": partial(observed, base=base) for base in ("sgd", "momentum .9", "Adam")},
-    "sgd, update each epoch": updated_each_epoch,
+    "sgd, update each epoch": by_setting(UpdatedEachEpoch),
 }
 
 

@@ -12,15 +12,11 @@ from torch import nn
 
 from infhess._files import atomic
 from infhess.experiments.convex_experiment import named
-from infhess.harness.jobs import Job
+from infhess.harness import Job, Row, Training
 from infhess.harness.methods import paper_optimizer_for_nets
-from infhess.harness.rows import Row
-from infhess.harness.training import Training
 from infhess.optim import Preconditioned, RateReport, Report
+from infhess.problems import CountedStream, Data, NetProblem, Shuffled, paper_net, seeded
 from infhess.problems.features import cifar_images
-from infhess.problems.net_problems import NetProblem
-from infhess.problems.nets import paper_net
-from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
 
 EXPERIMENT, BATCH, L2 = "reproduce-deep", 32, 0.01
 STARTS = ("default", "xavier")

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
-from infhess.experiments import page, plots
-from infhess.experiments.deep_experiment import (
-    BATCH,
-    ONLINE,
-    PAPER,
-    RATE,
-    SGD,
-    STARTS,
-    STEP,
-    TEST,
-    TRAIN,
-    NetSize,
-    name_of,
-)
+from infhess.experiments import deep_experiment, page, plots
+from infhess.experiments.deep_experiment import BATCH, ONLINE, PAPER, RATE, SGD, STARTS, STEP, TEST, TRAIN, NetSize
 from infhess.experiments.page import Claim, Figure, verdict
 from infhess.experiments.plots import Line
-from infhess.harness.curves import Curves
-from infhess.harness.rows import Row
+from infhess.harness import Curves, Row
 
 CHANCE = 0.115  # accuracy of ten classes by chance, and a little
 EPOCH = 1563  # steps of an epoch of the paper
@@ -46,7 +33,7 @@ class Results:
 
     def runs(self, start: str, method: str, rate: float, what: str) -> list[list[Row]]:
         """One list of rows per seed, one row per epoch."""
-        return self.curves.runs(start, name_of(method, rate, what), BATCH)
+        return self.curves.runs(start, deep_experiment.name_of(method, rate, what), BATCH)
 
     def means(self, method: str, what: str, value: str) -> ByStart:
         """Loss or metric at the end by initialisation and initial rate, the mean over seeds."""
@@ -83,7 +70,9 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     long, short = (mean(share) for share in zip(*map(_shares, runs)))
     verdicts = [
         *(verdict(*_level(sgd[what], paper[what], tested["paper"])) for what in (TRAIN, TEST)),
-        verdict(*(len(alive[s]) == len(ends[s]) and _together(alive[s].values()) for s in starts)),
+        verdict(
+            *(len(alive[s]) == len(ends[s]) and max(alive[s].values()) < 10 * min(alive[s].values()) for s in starts)
+        ),
         verdict(
             *(abs(mean(tested["paper"][s].values()) - mean(tested["step"][s].values())) < noise[s] for s in starts)
         ),
@@ -101,10 +90,6 @@ def _level(sgd: ByStart, paper: ByStart, accuracies: ByStart) -> Iterator[bool]:
     for start, losses in paper.items():
         best = min(sgd[start].values())
         yield from (loss < best + 0.1 and accuracies[start][rate] > CHANCE for rate, loss in losses.items())
-
-
-def _together(rates: Collection[float]) -> bool:
-    return max(rates) / min(rates) < 10
 
 
 def _shares(run: Sequence[Row]) -> tuple[float, float]:
@@ -127,9 +112,9 @@ def _losses(results: Results, start: str, folder: Path) -> Figure:
     fig, axes = plots.grid(3, len(methods), height=2.4)
     for column, method in zip(axes.T, methods):
         for rate, colour in zip(results.rates(start, SGD), COLOURS):
-            for ax, what, value in zip(column, (TRAIN, TEST, TEST), (_capped, _capped, _accuracy)):
+            for ax, what, value in zip(column, (TRAIN, TEST, TEST), (_capped, _capped, lambda r: 100 * r.metric)):
                 line = Line(f"initial rate {rate:g}", colour, results.runs(start, method, rate, what))
-                plots.draw(ax, line, _points, value)
+                plots.draw(ax, line, value)
         column[0].set_title(method)
         column[2].set_xlabel("data points read")
     for ax, label in zip(axes[:, 0], ("training objective", "test loss", "test accuracy, %")):
@@ -139,16 +124,8 @@ def _losses(results: Results, start: str, folder: Path) -> Figure:
     return Figure(path, caption)
 
 
-def _points(row: Row) -> float:
-    return row.data_points
-
-
 def _capped(row: Row) -> float:
     return min(row.loss, 12.0)
-
-
-def _accuracy(row: Row) -> float:
-    return 100 * row.metric
 
 
 def _paths(results: Results, folder: Path) -> Figure:
@@ -156,7 +133,7 @@ def _paths(results: Results, folder: Path) -> Figure:
     for ax, start in zip(axes.flat, results.starts):
         for rate, colour in zip(results.rates(start, SGD), COLOURS):
             for method, dashes, label in ((PAPER, "-", f"initial rate {rate:g}"), (ONLINE, "--", "")):
-                plots.draw(ax, Line(label, colour, results.runs(start, method, rate, RATE), dashes), _points, _capped)
+                plots.draw(ax, Line(label, colour, results.runs(start, method, rate, RATE), dashes), _capped)
         ax.set(yscale="log", xlabel="data points read", title=f"{start} initialisation")
     axes[0, 0].set_ylabel("rate in use")
     path = plots.save_panels(fig, axes, folder / "deep-rates.svg", columns=4)

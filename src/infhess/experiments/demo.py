@@ -10,9 +10,7 @@ import torch
 
 from infhess.data import digits
 from infhess.experiments import plots
-from infhess.harness.methods import online, sgd
-from infhess.harness.rows import Row
-from infhess.harness.training import AVERAGED, curve
+from infhess.harness import AVERAGED, Row, curve, online, sgd
 from infhess.problems.convex_problems import ConvexProblem, logistic
 from infhess.problems.features import constant, signs
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infhess.experiments import plots
-from infhess.harness.curves import shown
-from infhess.harness.tables import Cells, markdown, write
+from infhess.harness import Cells, markdown, shown
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -50,10 +49,6 @@ class Page:
     figures: Sequence[Figure]
     notes: Sequence[str]
     tables: Sequence[tuple[str, Cells]] = ()
-
-    def write(self, path: Path) -> Path:
-        """As HTML, whole or not at all."""
-        return write(path, self.html())
 
     def html(self) -> str:
         """Self-contained: nothing is loaded from elsewhere."""

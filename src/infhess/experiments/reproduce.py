@@ -11,11 +11,7 @@ from infhess._version import __version__
 from infhess.experiments import deep_experiment, deep_report, logistic, plots, regression
 from infhess.experiments.convex_experiment import named
 from infhess.experiments.page import Page, claim_table
-from infhess.harness.comparison import TUNING_SEED
-from infhess.harness.curves import EXACT, START
-from infhess.harness.jobs import Job
-from infhess.harness.rows import Row, RowFile
-from infhess.harness.tables import write
+from infhess.harness import EXACT, START, TUNING_SEED, Job, Row, RowFile, write
 
 # Titles, sizes, and the module that reads the rows: `claims`, `figures` and `notes`.
 EXPERIMENTS: dict[str, tuple[str, Mapping[str, Any], Any]] = {
@@ -61,7 +57,7 @@ class Plan:
             self.reporting.notes(self.size, self.seeds),
         )
         write(folder / "claims.md", claim_table(page.claims))
-        page.write(folder / "report.html")
+        write(folder / "report.html", page.html())
         left = folder / "unfinished"
         if left.is_dir() and not any(left.iterdir()):
             left.rmdir()

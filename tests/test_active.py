@@ -16,7 +16,7 @@ from infhess import (
     infer_steps,
     paper_preconditioner,
 )
-from infhess.bench.paper_algorithm import paper_steps
+from infhess.bench.loop import paper_steps
 from util import F64, close, randn, spd, spectrum
 
 N = 20
@@ -83,7 +83,7 @@ def test_the_default_directions_are_the_residuals_of_the_minimal_residual_method
     close(conjugate - torch.diag(conjugate.diagonal()), torch.zeros(6, 6), atol=1e-9)
 
 
-def test_the_fast_loop_is_the_printed_algorithm():
+def test_the_fast_loop_is_the_papers_algorithm():
     """Step by step, the same posterior mean as the plain port that recomputes everything, with noise."""
     prior = Isotropic(1.3, 0.8, 0.4)
     products = [randn(N, seed=40 + i) for i in range(8)]
@@ -93,9 +93,9 @@ def test_the_fast_loop_is_the_printed_algorithm():
         p, g = iter(products), iter(gradients)
         return Products(lambda s: B @ s + 0.1 * s.norm() * next(p), lambda: next(g), N)
 
-    ours = [s.posterior.mean.dense() for s in infer_steps(source(), 8, method="paper", prior=prior)]
+    fast = [s.posterior.mean.dense() for s in infer_steps(source(), 8, method="paper", prior=prior)]
     theirs = [prior.mean * torch.eye(N, dtype=F64) + WX @ WS.mT for WX, WS in paper_steps(source(), 8, prior)]
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(fast, theirs, strict=True):
         close(a, b, 1e-9)
 
 

@@ -11,6 +11,7 @@ from convex_cases import Counting
 from deep_cases import small
 from infhess.bench import deep_baselines, deep_bench, deep_results
 from infhess.bench.deep_baselines import ADAM, AROUND, METHODS, NO_RATE, RANKED
+from infhess.bench.deep_bench import Selection
 from infhess.harness.jobs import run as run_jobs
 from infhess.harness.methods import Setting, missing
 from infhess.harness.rows import Row, RowFile
@@ -41,7 +42,7 @@ def test_rows_count_what_was_read_to_the_point_and_budgets_are_equal(method, mon
     assert end.data_points == Counting.read
     work = end.data_points + problem.price * end.products * 20
     assert work >= 40 * 20
-    most = 5 * problem.price * 20 * (60 if "paper" in method else 6)  # the last piece of work may go beyond
+    most = 5 * problem.price * 20 * (60 if "paper" in method else 6)  # the last product may go beyond
     assert work <= 40 * 20 + most
     # Slow at their defaults; and CDAT's first step, where curvature along it is slight, may be of any length.
     assert end.loss < rows[0].loss or method in ("sgd", "D-Adaptation", "DoG", "Prodigy", "momentum .9", "CDAT")
@@ -92,13 +93,13 @@ def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
     for name in [m for m in METHODS if m not in (NO_RATE, AROUND["sgd"], RANKED, ADAM, "sgd", "schedule-free AdamW")]:
         monkeypatch.delitem(METHODS, name)
     file = RowFile(tmp_path)
-    tuning = list(deep_bench.tuning([tiny], steps=10))
+    tuning = list(deep_bench.tuning(Selection([tiny], steps=10)))
     list(run_jobs(tuning, file, 1))
     monkeypatch.setattr(deep_bench, "tuned", lambda: deep_bench.best(file.rows))
     for jobs in (deep_bench.jobs, deep_bench.starts, deep_bench.units):
-        list(run_jobs(jobs([tiny], [0, 1], steps=30), file, 1))
+        list(run_jobs(jobs(Selection([tiny], [0, 1], steps=30)), file, 1))
     rows = len(file.rows)
-    list(run_jobs(deep_bench.jobs([tiny], [0, 1], steps=30), RowFile(tmp_path), 1))
+    list(run_jobs(deep_bench.jobs(Selection([tiny], [0, 1], steps=30)), RowFile(tmp_path), 1))
     assert len(RowFile(tmp_path).rows) == rows  # nothing is computed twice
     text = deep_results.report(file.rows, [0, 1], tmp_path)
     assert "tiny" in text
@@ -120,14 +121,14 @@ def test_the_whole_of_it_in_small(tmp_path, tiny, monkeypatch):
 
 def test_one_problem_and_some_methods_are_run_alone(tiny):
     chosen = deep_bench.methods([NO_RATE, ADAM])
-    assert {j.template.method for j in deep_bench.jobs([tiny], [0], chosen)} == {NO_RATE, ADAM}
-    assert not list(deep_bench.starts([tiny], [0], chosen))
-    around = list(deep_bench.starts([tiny], [0], deep_bench.methods([AROUND["sgd"]])))
+    assert {j.template.method for j in deep_bench.jobs(Selection([tiny], [0], chosen))} == {NO_RATE, ADAM}
+    assert not list(deep_bench.starts(Selection([tiny], [0], chosen)))
+    around = list(deep_bench.starts(Selection([tiny], [0], deep_bench.methods([AROUND["sgd"]]))))
     assert len(around) == len(deep_bench.RATES)
-    assert not list(deep_bench.units(["mnist-mlp"], [0], [ADAM]))
+    assert not list(deep_bench.units(Selection(["mnist-mlp"], [0], [ADAM])))
     assert deep_bench.names([tiny], quick=True) == [tiny]
     assert deep_bench.names([tiny, tiny]) == [tiny]
-    assert {j.template.method.split(":")[0] for j in deep_bench.tuning([tiny], [ADAM])} == {ADAM}
+    assert {j.template.method.split(":")[0] for j in deep_bench.tuning(Selection([tiny], methods=[ADAM]))} == {ADAM}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -137,7 +138,7 @@ def test_a_part_of_it_is_written_without_the_rest(method, tmp_path, tiny, monkey
     monkeypatch.setattr(deep_results, "LONG", 10)
     file, chosen = RowFile(tmp_path), deep_bench.methods([method])
     for jobs in (deep_bench.jobs, deep_bench.starts, deep_bench.units):
-        list(run_jobs(jobs([tiny], [0, 1], chosen, steps=30), file, 1))
+        list(run_jobs(jobs(Selection([tiny], [0, 1], chosen, 30)), file, 1))
     assert tiny in deep_results.report(file.rows, [0, 1], tmp_path)
     told = "".join(t.what for t in deep_results.targets(deep_results.Nets(file.rows, [0, 1])))
     assert "level with" not in told

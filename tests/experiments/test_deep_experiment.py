@@ -41,7 +41,7 @@ def test_a_net_that_was_cut_off_goes_on_bit_for_bit(method, tiny_images, tmp_pat
     assert trained == [0, 1]
     assert not any((tmp_path / "b").iterdir())
 
-    def numbers(rows):  # but for times
+    def numbers(rows):  # without times
         return [
             (r.method, r.data_points, r.products, r.loss, r.metric if "rate" not in r.method[-4:] else 0) for r in rows
         ]

@@ -14,12 +14,12 @@ from commands import read, start
 from convex_cases import needs_data
 
 
-def cut_off(process, folder, how, pieces):
-    """End the command once some pieces are finished; its workers have to end too."""
+def cut_off(process, folder, how, jobs):
+    """End the command once some jobs are finished; its workers have to end too."""
     finished = 0
     for line in process.stdout:
         finished += line.startswith("[")
-        if finished == pieces:
+        if finished == jobs:
             break
     process.send_signal(how)
     process.communicate()

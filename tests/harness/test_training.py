@@ -8,7 +8,7 @@ import pytest
 
 from convex_cases import Counting, small
 from infhess.experiments import logistic
-from infhess.experiments.regression_baselines import average_inverse, conjugate_gradients
+from infhess.experiments.regression import AverageInverse, NoisyConjugateGradients
 from infhess.harness.methods import online, paper, sgd, updated
 from infhess.harness.rows import Row
 from infhess.harness.training import curve
@@ -22,8 +22,8 @@ from infhess.harness.training import curve
         updated(rank=8),
         online(),
         logistic.induced(1e-4),
-        average_inverse(0),
-        conjugate_gradients(0),
+        AverageInverse,
+        NoisyConjugateGradients,
     ],
     ids=["sgd", "paper", "update", "observe", "induced", "avg-inv", "cg"],
 )
@@ -52,11 +52,11 @@ def test_a_diverging_run_ends_and_says_so():
 
 def test_averaged_inverses_of_the_whole_data_are_the_solution():
     problem = small()
-    rows = curve(problem, average_inverse(0), Row("e", "p", "m", 0, 300), 300)
+    rows = curve(problem, AverageInverse, Row("e", "p", "m", 0, 300), 300)
     assert rows[-1].loss == pytest.approx(problem.value(problem.solved()), rel=1e-10)
 
 
 def test_cg_on_exact_products_ends_after_as_many_steps_as_weights():
     problem = small()
-    rows = curve(problem, conjugate_gradients(0), Row("e", "p", "m", 0, 300), 300 * 20)
+    rows = curve(problem, NoisyConjugateGradients, Row("e", "p", "m", 0, 300), 300 * 20)
     assert rows[-1].loss == pytest.approx(problem.value(problem.solved()), rel=1e-8)

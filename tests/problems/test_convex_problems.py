@@ -38,9 +38,9 @@ def test_the_exact_solution_has_no_gradient(problem):
 @needs_data
 def test_no_row_of_the_sarcos_test_file_is_trained_on():
     from infhess.data import sarcos
-    from infhess.problems.convex_problems import sarcos_natural
+    from infhess.problems.convex_problems import convex_problem
 
-    problem = sarcos_natural(held_out=True)
+    problem = convex_problem("sarcos-nat/held-out")
     train, test = (data[0][:, 1:22] for data in (problem.data, problem.test))
     assert (len(train), len(test)) == (40035, 4449)
     everything, tested = sarcos()[0], sarcos("test")[0]

@@ -1,4 +1,4 @@
-"""Nets of the bench: shapes, and no look into the future."""
+"""Nets of the bench: shapes, and attention to the past alone."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 
 from infhess import Hessian, spectrum
 from infhess.bench import coverage
-from infhess.harness.rows import Row
+from infhess.harness import Row
 from small_data import VALUES, gaussian_source, loader, problem, replaced
 from util import fast_and_long
 
@@ -31,10 +31,8 @@ def test_95_percent_intervals_cover_95_percent_and_half_or_twice_as_long_would_n
     assert twice > 0.985
 
 
-def rows_of(name, trials, trial, method="trial", **options):
-    """The rows of so many trials at batch 64."""
-    template = Row(coverage.EXPERIMENT, name, method, 7, 64)
-    return coverage.repeated(template, trials, partial(trial, **options))
+def covered(trial, trials, name="digits-logistic", method="along"):
+    return coverage.repeated(Row("e", name, method, 7, 64), trials, trial)
 
 
 @fast_and_long("trials", 6, 40)
@@ -42,12 +40,14 @@ def rows_of(name, trials, trial, method="trial", **options):
 def test_coverage_on_real_data(dtype, trials):
     """MNIST where the data are and there is time, scikit-learn's digits where not: five eigenvalues a trial."""
     name = "mnist-3v5/start" if os.environ.get("INFHESS_DATA") and trials > 10 else "digits-logistic"
-    assert 0.91 - 0.7 / trials <= rows_of(name, trials, coverage.eigenvalues, dtype=dtype)[0].metric <= 1.0
+    rows = covered(partial(coverage.eigenvalues, dtype=dtype), trials, name, "eigenvalues")
+    assert 0.91 - 0.7 / trials <= rows[0].metric <= 1.0
+    assert [r.method for r in rows[1:]] == [f"eigenvalues: λ{i}" for i in range(1, 6)]
 
 
 @fast_and_long("trials", 6, 40)
 def test_curvature_along_the_vectors_needs_fresh_data_and_covers(trials):
-    row = rows_of("digits-logistic", trials, coverage.along, fresh=256)[0]
+    (row,) = covered(partial(coverage.along, fresh=256), trials)
     assert 0.9 - 0.7 / trials <= row.metric <= 1.0
     assert row.products == 5 * 32
     assert row.data_points == 256
@@ -55,12 +55,12 @@ def test_curvature_along_the_vectors_needs_fresh_data_and_covers(trials):
 
 @fast_and_long("trials", 4, 20)
 def test_a_flat_spectrum_is_flagged(trials):
-    assert rows_of("flat", trials, coverage.flat)[0].metric >= 0.95
+    assert covered(coverage.flat, trials, "flat")[0].metric >= 0.95
 
 
 @fast_and_long("trials", 6, 40)
 def test_the_trace_and_the_upper_bound_cover(trials):
-    rows = rows_of("digits-logistic", trials, coverage.scalars, coverage.SCALARS)
+    rows = covered(coverage.scalars, trials, method=coverage.SCALARS)
     assert rows[0].metric >= 0.88 - 0.7 / trials
     assert rows[1].metric >= 0.95 - 0.7 / trials
 

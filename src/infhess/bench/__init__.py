@@ -1,1 +1,1 @@
-"""Benchmarks: ours and the alternatives in one run, as rows and ratios."""
+"""Benchmarks: infhess and the alternatives in one run, as rows and ratios."""

@@ -8,22 +8,9 @@ from typing import Any
 import torch
 
 from infhess.bench.published import sketchy
-from infhess.harness.methods import (
-    Baseline,
-    adam,
-    adam_cosine,
-    fixed,
-    online,
-    paper,
-    prodigy,
-    schedule_free,
-    sgd,
-    updated,
-)
-from infhess.harness.training import AVERAGED, Method, Online, Run
+from infhess.harness import AVERAGED, Baseline, Online, Run, fixed, methods, schedule_free
 from infhess.optim import Preconditioned, Snapshot
-from infhess.problems.convex_problems import ConvexProblem
-from infhess.problems.shuffled import CountedStream
+from infhess.problems import ConvexProblem, CountedStream
 
 
 class FullBatch(Run):
@@ -53,7 +40,7 @@ class FullBatch(Run):
 class LowRankPsgd(Run):
     """PSGD with its low-rank preconditioner, one product per step."""
 
-    def __init__(self, problem: ConvexProblem, stream: CountedStream, rate: float) -> None:
+    def __init__(self, rate: float, problem: ConvexProblem, stream: CountedStream) -> None:
         from psgd_torch import LRA
 
         super().__init__(problem, stream)
@@ -64,11 +51,6 @@ class LowRankPsgd(Run):
         batch = next(self.stream)
         self.optimizer.step(lambda: self.loss(batch))
         self.products += 1
-
-
-def psgd(rate: float) -> Method:
-    """PSGD at a rate."""
-    return partial(LowRankPsgd, rate=rate)
 
 
 class VarianceReduced(Online):
@@ -98,21 +80,21 @@ _RATES = tuple(float(f"{10 ** (i / 2):.2g}") for i in range(-9, 5))
 _RHO = tuple(float(f"{10.0**i:g}") for i in range(-6, 3))
 
 METHODS: dict[str, Baseline] = {
-    ONLINE: Baseline(online, models=(AVERAGED,)),
-    UPDATED: Baseline(updated, models=(AVERAGED,)),
+    ONLINE: Baseline(methods.online, models=(AVERAGED,)),
+    UPDATED: Baseline(methods.updated, models=(AVERAGED,)),
     REDUCED: Baseline(fixed(VarianceReduced), models=(AVERAGED,)),
-    PAPER: Baseline(paper, _RATES),
+    PAPER: Baseline(methods.paper, _RATES),
     SKETCHY: Baseline(partial(sketchy, 10), _RHO, 1e-3),
     SKETCHY32: Baseline(partial(sketchy, 32), _RHO),
-    "sgd": Baseline(sgd, _RATES),
-    "momentum .9": Baseline(partial(sgd, momentum=0.9), _RATES),
-    ADAM: Baseline(adam, _RATES[3:11], 1e-3),
-    "Adam, cosine": Baseline(adam_cosine, _RATES[3:11], models=("",)),
-    "schedule-free sgd": Baseline(partial(schedule_free, name="SGDScheduleFree"), _RATES, 1.0, ("",), "schedulefree"),
-    "schedule-free AdamW": Baseline(
-        partial(schedule_free, name="AdamWScheduleFree"), _RATES[3:11], 0.0025, ("",), "schedulefree"
+    "sgd": Baseline(methods.sgd, _RATES),
+    "momentum .9": Baseline(partial(methods.sgd, momentum=0.9), _RATES),
+    ADAM: Baseline(methods.adam, _RATES[3:11], 1e-3),
+    "Adam, cosine": Baseline(partial(methods.adam, run=methods.Cosine), _RATES[3:11], models=("",)),
+    "schedule-free sgd": Baseline(partial(schedule_free, base="SGD"), _RATES, 1.0, ("",), "schedulefree"),
+    "schedule-free AdamW": Baseline(partial(schedule_free, base="AdamW"), _RATES[3:11], 0.0025, ("",), "schedulefree"),
+    "Prodigy": Baseline(methods.prodigy, (0.1, 0.3, 3.0, 10.0), 1.0, package="prodigyopt"),
+    "PSGD, low rank 10": Baseline(
+        methods.by_setting(LowRankPsgd), (0.003, 0.03, 0.1, 0.3, 1.0), 0.01, ("",), "psgd-torch"
     ),
-    "Prodigy": Baseline(prodigy, (0.1, 0.3, 3.0, 10.0), 1.0, package="prodigyopt"),
-    "PSGD, low rank 10": Baseline(psgd, (0.003, 0.03, 0.1, 0.3, 1.0), 0.01, ("",), "psgd-torch"),
     "L-BFGS, full batch": Baseline(fixed(FullBatch), models=("",)),
 }

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -13,22 +14,14 @@ import torch
 
 from infhess.bench.convex_baselines import METHODS, ONLINE
 from infhess.curvature import Hessian
+from infhess.harness import AVERAGED, Curves, Job, Row, Setting, ends_of, optimum, thinned
 from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
-from infhess.harness.curves import Curves, ends_of, optimum, thinned
-from infhess.harness.jobs import Job
-from infhess.harness.methods import Setting
-from infhess.harness.rows import Row
 from infhess.harness.timing import median_seconds, timed
-from infhess.harness.training import AVERAGED
-from infhess.problems.convex_problems import ConvexProblem, convex_problem, squares
-from infhess.problems.shuffled import Shuffled
+from infhess.problems import ConvexProblem, Shuffled, convex_problem, squares
 
 EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
 COST = "cost of a product"
-BUDGETS = {
-    "sarcos-map": 200_000,
-    "sarcos-nat": 200_000,
-    "mnist-3v5": 200_000,
+BUDGETS = dict.fromkeys(("sarcos-map", "sarcos-nat", "mnist-3v5"), 200_000) | {
     "digits": 100_000,
     "breast-cancer": 60_000,
 }
@@ -128,31 +121,30 @@ class Axes:
         self.costs = {(r.problem, r.batch_size): r.metric for r in rows if r.method == COST}
         self.problems = list(dict.fromkeys(r.problem for r in self.curves.rows))
 
-    def work(self, row: Row) -> float:
-        """Points of gradients, and of products at their cost."""
-        return row.data_points + self.costs.get((row.problem, row.batch_size), 0.0) * row.products * row.batch_size
-
     def value(self, axis: str, row: Row) -> float:
-        """By the name of an axis."""
-        return {"data points": float(row.data_points), "work": self.work(row), "seconds": row.seconds}[axis]
+        """By the name of an axis; work is points of gradients, and of products at their cost."""
+        work = row.data_points + self.costs.get((row.problem, row.batch_size), 0.0) * row.products * row.batch_size
+        return {"data points": float(row.data_points), "work": work, "seconds": row.seconds}[axis]
 
     def to(self, axis: str, name: str, method: str, batch: int, gap: float) -> float:
         """What it took to reach a gap, the median over seeds; infinite where it was not reached."""
-        return self.curves.first(
-            name, method, batch, lambda r: self.curves.gap(r) <= gap, lambda r: self.value(axis, r)
-        )
+        cost = partial(self.value, axis)
+        return self.curves.first(name, method, batch, lambda r: self.curves.gap(r) <= gap, cost)
 
 
 def solver_curve(template: Row) -> list[Row]:
     """Loss by seconds: the solver from the start, with twice as many iterations each time."""
+    from sklearn.exceptions import ConvergenceWarning
+
     p, rows = convex_problem(template.problem), []
     for iterations in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         solver = solver_for(p, template.method.removeprefix("scikit-learn "), iterations)
         if solver is None:
             break
-        x, y = (t.numpy() for t in p.data)
-        seconds = _quietly_timed(solver, x, y)
-        model = p.model()
+        (x, y), model = (t.numpy() for t in p.data), p.model()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            seconds = timed(partial(solver.fit, x, y))
         model.weight.data.copy_(torch.from_numpy(solver.coef_).reshape(model.weight.shape))
         rows.append(replace(template, data_points=iterations * len(x), seconds=seconds, loss=p.value(model)))
         if seconds > LONGEST:
@@ -168,11 +160,3 @@ def solver_for(problem: ConvexProblem, solver: str, iterations: int) -> Any:
     if problem.loss_of is squares:
         return Ridge(alpha=1e-10, **options) if solver == "saga" else None
     return LogisticRegression(C=1 / (len(problem.data[0]) * problem.l2), **options)
-
-
-def _quietly_timed(solver: Any, x: Any, y: Any) -> float:
-    from sklearn.exceptions import ConvergenceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return timed(lambda: solver.fit(x, y))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from infhess._version import __version__
@@ -12,9 +13,7 @@ from infhess.bench.convex_bench import BATCHES, COST, EXPERIMENT, LIBRARY, STABI
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
 from infhess.experiments.plots import Line
-from infhess.harness.curves import EXACT, GAPS, START, shown
-from infhess.harness.methods import missing
-from infhess.harness.rows import Row
+from infhess.harness import EXACT, GAPS, START, Row, missing, shown
 from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, target_cells, write
 
 AXES = ("data points", "work", "seconds")
@@ -44,14 +43,15 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
     write(folder / "summary.md", markdown(ahead(axes, GAPS[1:3])))
     write(folder / "targets.md", markdown(aims))
     write(folder / "table.md", "\n".join(f"### {title}\n\n{markdown(cells)}" for title, cells in tables))
-    Page(
+    whole = Page(
         "Convex problems, head to head",
         f"infhess {__version__} and what users would pick instead: infhess bench convex --seed {seeds[0]}",
         (),
         [_figure(axes, batch, folder) for batch in BATCHES],
         notes(axes, seeds),
         [("Ahead by how much", lead), ("Targets", aims), *tables],
-    ).write(folder / "report.html")
+    )
+    write(folder / "report.html", whole.html())
     return f"{markdown(lead)}\n{markdown(aims)}"
 
 
@@ -140,7 +140,7 @@ def _figure(axes: Axes, batch: int, folder: Path) -> Figure:
         for ax, axis in zip(row, AXES):
             for method, (colour, dashes) in COLOURS.items():
                 line = Line(method, colour, axes.curves.runs(name, method, batch), dashes)
-                plots.draw(ax, line, lambda r, axis=axis: axes.value(axis, r), lambda r: min(axes.curves.gap(r), 10.0))  # type: ignore[misc]
+                plots.draw(ax, line, lambda r: min(axes.curves.gap(r), 10.0), partial(axes.value, axis))
             ax.set(xscale="log", yscale="log", ylim=(3e-5, 2), xlabel=axis)
         row[0].set_ylabel(f"{name}: gap")
     path = plots.save_panels(fig, grid, folder / f"convex-{batch}.svg", columns=4)

@@ -7,17 +7,15 @@ from dataclasses import replace
 from statistics import median
 
 import torch
-from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from infhess.curvature import Hessian
-from infhess.harness.jobs import Job
+from infhess.harness import Job, Row, Target, at_most, markdown, target_cells
 from infhess.harness.methods import paper_optimizer_for_nets
-from infhess.harness.rows import Row
-from infhess.harness.tables import Target, at_most, markdown, target_cells
 from infhess.harness.timing import copied_bytes, copy_seconds, on_threads, timed
 from infhess.optim import Preconditioned
-from infhess.problems.nets import paper_net
-from infhess.problems.shuffled import Data, seeded
+from infhess.problems import paper_net, seeded
+from infhess.problems.shuffled import objective
 
 EXPERIMENT, BATCH, EPOCH, REPEATS = "bench-deep-cost", 32, 1563, 15
 RANKS = (2, 8, 32)
@@ -32,24 +30,13 @@ class NoiseNet:
             self.model = paper_net(width)
             self.batches = [(torch.randn(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))) for _ in range(8)]
         self.params = list(self.model.parameters())
-        self.size = sum(p.numel() for p in self.params)
-
-    def loss(self, batch: Data) -> Tensor:
-        """Cross-entropy."""
-        return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+        self.loss, self.size = objective(cross_entropy, self.model, 0.0), sum(p.numel() for p in self.params)
 
     def gradient(self) -> None:
         """One ordinary gradient."""
         for p in self.params:
             p.grad = None
         self.loss(self.batches[0]).backward()  # type: ignore[no-untyped-call]
-
-    def optimizer(self, rank: int) -> Preconditioned:
-        """With directions in use."""
-        base = torch.optim.SGD(self.params, lr=RATE)
-        opt = Preconditioned(base, rank, method="curvature", blocks="layer", step_length="keep")
-        opt.update(self.loss, self.batches)
-        return opt
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
@@ -67,7 +54,9 @@ def step_rows(template: Row, threads: int, rank: int, width: float) -> list[Row]
     """Seconds that a step takes beyond its base's, in gradients and in the time that its bytes take."""
     with on_threads(threads):
         net = NoiseNet(template.seed, width)
-        opt = net.optimizer(rank)
+        base = torch.optim.SGD(net.params, lr=RATE)
+        opt = Preconditioned(base, rank, method="curvature", blocks="layer", step_length="keep")
+        opt.update(net.loss, net.batches)  # with directions in use
         net.gradient()
         gradient = median(timed(net.gradient) for _ in range(REPEATS))
         pairs = [(timed(opt.step), timed(opt.base.step)) for _ in range(4 * REPEATS)][REPEATS:]
@@ -94,20 +83,15 @@ def update_rows(template: Row, threads: int, width: float) -> list[Row]:
         pairs = [(timed(lambda: opt.update(net.loss, net.batches)), timed(net.gradient)) for _ in range(7)]
         product = median(timed(source.gradient_and_product) / timed(net.gradient) for _ in range(REPEATS))
     seconds, gradient = (median(x) for x in zip(*pairs))
-    measured = {
-        "update / epoch in gradients": report.products * product / EPOCH,
-        "update / epoch in seconds": seconds / (EPOCH * gradient),
-    }
     whole = replace(template, products=report.products, seconds=seconds)
-    return [replace(whole, method=name, metric=metric) for name, metric in measured.items()]
+    ratios = {"gradients": report.products * product / EPOCH, "seconds": seconds / (EPOCH * gradient)}
+    return [replace(whole, method=f"update / epoch in {name}", metric=ratio) for name, ratio in ratios.items()]
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
     """The ratios, and what they should be."""
-    bounds = {
-        "step at rank 2 / gradient": 0.02,
-        "update / epoch in gradients": 0.025,
-        "update / epoch in seconds": 0.025,
+    bounds = {"step at rank 2 / gradient": 0.02} | {
+        f"update / epoch in {unit}": 0.025 for unit in ("gradients", "seconds")
     }
     bounds |= {f"step at rank {k} / bound": 1.5 for k in RANKS}
     bounds |= {f"memory at rank {k} / parameters": k + 2 for k in RANKS}

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 
 from infhess.curvature import Products
-from infhess.harness.jobs import Job
-from infhess.harness.rows import Row
-from infhess.harness.tables import markdown
-from infhess.problems import CURVATURE, CurvatureProblem
-from infhess.problems.shuffled import Shuffled
+from infhess.harness import Job, Row, markdown
+from infhess.problems import CURVATURE, CurvatureProblem, Shuffled
 from infhess.spectra import largest, spectrum, trace
 
 EXPERIMENT = "bench-curvature-coverage"
@@ -143,9 +140,7 @@ def flat(_: None, batch: int, g: torch.Generator, size: int = 300) -> Trial:
 
 def band(method: str) -> tuple[float, float] | None:
     """The goal for the coverage of a method."""
-    if ":" in method:
-        return None
-    return next((wanted for start, wanted in BANDS.items() if method.startswith(start)), None)
+    return None if ":" in method else next((b for start, b in BANDS.items() if method.startswith(start)), None)
 
 
 def summary(rows: Sequence[Row]) -> str:

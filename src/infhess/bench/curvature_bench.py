@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from statistics import geometric_mean, mean, median
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from infhess.bench.cost import NoiseNet
 from infhess.bench.coverage import PROBLEMS, truth_of
 from infhess.bench.eigen_baselines import EIGENSOLVERS, INFHESS, TOP, Found, missing_tools
 from infhess.curvature import Hessian
 from infhess.experiments import plots
-from infhess.harness.jobs import Job
-from infhess.harness.rows import Row
-from infhess.harness.tables import markdown
+from infhess.harness import Job, Row, markdown
 from infhess.harness.timing import timed
-from infhess.problems.nets import paper_net
-from infhess.problems.shuffled import seeded
 
 EXPERIMENT = "bench-curvature"
 QUICK = ("digits-logistic", "digits-mlp")
@@ -59,7 +56,7 @@ def compare(template: Row, method: str) -> list[Row]:
             errors.append(error(found, truth))
             energies.append(energy(found, V))
         row = replace(template, method=f"{method} / {products}", data_points=found.points, products=found.work // batch)
-        measured = statistics.median(seconds), statistics.mean(errors), statistics.mean(energies)
+        measured = median(seconds), mean(errors), mean(energies)
         rows.append(replace(row, seconds=measured[0], loss=measured[1], metric=measured[2]))
     return rows
 
@@ -80,40 +77,29 @@ def energy(found: Found, V: Tensor) -> float:
 
 def cost(template: Row) -> list[Row]:
     """Seconds of a product of the paper's net at batch 32, over those of a bare double backward; medians of pairs."""
-    with seeded(template.seed):
-        model, x, y = paper_net(), torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
-    params = list(model.parameters())
-    source = Hessian(lambda b: nn.functional.cross_entropy(model(b[0]), b[1]), params, [(x, y)])
-    s = torch.ones(source.size)
+    net = NoiseNet(template.seed, 1.0)
+    source, s = Hessian(net.loss, net.params, net.batches[:1]), torch.ones(net.size)
 
     def bare() -> None:
-        grads = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), params, create_graph=True)
-        torch.autograd.grad(grads, params, source.flat.unpack(s))
+        grads = torch.autograd.grad(net.loss(net.batches[0]), net.params, create_graph=True)
+        torch.autograd.grad(grads, net.params, source.flat.unpack(s))
 
     pairs = [(timed(lambda: source.matvec(s)), timed(bare)) for _ in range(25)][5:]
-    ratio = statistics.median(a / b for a, b in pairs)
-    return [replace(template, seconds=statistics.median(a for a, _ in pairs), metric=ratio)]
+    ratio = median(a / b for a, b in pairs)
+    return [replace(template, seconds=median(a for a, _ in pairs), metric=ratio)]
 
 
 def ratios(rows: Sequence[Row]) -> dict[tuple[str, int], tuple[float, float, float, float]]:
     """By method and products, over cells: geometric means of the error and of its ratio to infhess, energy, seconds."""
     cells = {(r.problem, r.batch_size, r.method): r for r in rows if r.experiment == EXPERIMENT and r.problem != "cost"}
     table = {}
-    for method in EIGENSOLVERS:
-        for products in PRODUCTS:
-            name = f"{method} / {products}"
-            mine = {(p, b): r for (p, b, m), r in cells.items() if m == name}
-            if mine:
-                compared = [r.loss / cells[p, b, f"{INFHESS} / {products}"].loss for (p, b), r in mine.items()]
-                table[method, products] = (
-                    _geometric([r.loss for r in mine.values()]), _geometric(compared),
-                    statistics.mean(r.metric for r in mine.values()), statistics.median(r.seconds for r in mine.values()),
-                )  # fmt: skip
+    for method, products in product(EIGENSOLVERS, PRODUCTS):
+        mine = [r for (_, _, m), r in cells.items() if m == f"{method} / {products}"]
+        beside = [cells[r.problem, r.batch_size, f"{INFHESS} / {products}"].loss for r in mine]
+        if mine:
+            errors = geometric_mean(r.loss for r in mine), geometric_mean(r.loss / x for r, x in zip(mine, beside))
+            table[method, products] = *errors, mean(r.metric for r in mine), median(r.seconds for r in mine)
     return table
-
-
-def _geometric(values: list[float]) -> float:
-    return math.exp(statistics.mean(math.log(max(v, 1e-12)) for v in values))
 
 
 def summary(rows: Sequence[Row]) -> str:

@@ -10,25 +10,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from infhess.bench.published import Cdat
-from infhess.harness.methods import (
-    Baseline,
-    Make,
-    ScheduleFree,
-    adam,
-    fixed,
-    paper_optimizer_for_nets,
-    prodigy,
-    schedule_free,
-    sgd,
-)
-from infhess.harness.training import MakeOptimizer, Method, Online, Problem, Training
+from infhess.harness import MakeOptimizer, Method, Online, Problem, Training, methods
+from infhess.harness.methods import Baseline, Make, ScheduleFree, fixed, imported, schedule_free
 from infhess.optim import Preconditioned, RateFree
 from infhess.optim.averaging.batch_norm import Statistics
-from infhess.problems.shuffled import CountedStream
+from infhess.problems.shuffled import CountedStream, Data
 
 # Batches on which BatchNorm's statistics are gathered for the averages of baselines: as many as for those of infhess.
 RECENT = 16
@@ -46,7 +36,7 @@ class RateFreeRun(Training):
         super().__init__(problem, stream, RateFree)
         self.shown = copy.deepcopy(self.model)
 
-    def observe(self, batch: tuple[Tensor, Tensor]) -> None:
+    def observe(self, batch: Data) -> None:
         """A curvature probe now and then."""
         self.count(self.optimizer.observe(self.loss, batch))
 
@@ -69,9 +59,9 @@ class Refreshed(ScheduleFree):
 
     def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
         super().__init__(problem, stream, make)
-        self.shown_loss, self.recent = problem.loss(self.shown), deque[tuple[Tensor, Tensor]](maxlen=RECENT)
+        self.shown_loss, self.recent = problem.loss(self.shown), deque[Data](maxlen=RECENT)
 
-    def observe(self, batch: tuple[Tensor, Tensor]) -> None:
+    def observe(self, batch: Data) -> None:
         """Keep the batch."""
         self.recent.append(batch)
 
@@ -109,8 +99,8 @@ class PaperRun(Training):
 
     optimizer: Preconditioned
 
-    def __init__(self, problem: Problem, stream: CountedStream, rate: float) -> None:
-        super().__init__(problem, stream, partial(paper_optimizer_for_nets, rate=rate))
+    def __init__(self, rate: float, problem: Problem, stream: CountedStream) -> None:
+        super().__init__(problem, stream, partial(methods.paper_optimizer_for_nets, rate=rate))
         self.due = stream.population
 
     def step(self) -> None:
@@ -126,7 +116,7 @@ class Ranked(Online):
     """With a preconditioner of rank 8 per layer, estimated now and then; after that `observe` finds the rate anew."""
 
     def __init__(self, problem: Problem, stream: CountedStream) -> None:
-        super().__init__(problem, stream, partial(_around_sgd, rank=RANK))
+        super().__init__(problem, stream, partial(around, base="sgd", rate=1e-2, rank=RANK, blocks="layer"))
         self.made = 0
 
     def step(self) -> None:
@@ -138,22 +128,6 @@ class Ranked(Online):
         super().step()
 
 
-def _around_sgd(params: Any, rank: int) -> Preconditioned:
-    return Preconditioned(torch.optim.SGD(params, lr=1e-2), rank=rank, blocks="layer")
-
-
-def _dadapt(params: Any) -> torch.optim.Optimizer:
-    from dadaptation import DAdaptAdam
-
-    return DAdaptAdam(params)  # type: ignore[no-any-return]
-
-
-def _soap(params: Any) -> torch.optim.Optimizer:
-    from pytorch_optimizer import SOAP
-
-    return SOAP(params)  # type: ignore[no-any-return]
-
-
 BASES: dict[str, Callable[[Any, float], torch.optim.Optimizer]] = {
     "Adam": lambda p, rate: torch.optim.Adam(p, lr=rate),
     "momentum .9": lambda p, rate: torch.optim.SGD(p, lr=rate, momentum=0.9),
@@ -161,19 +135,23 @@ BASES: dict[str, Callable[[Any, float], torch.optim.Optimizer]] = {
 }
 
 
+def around(params: Any, base: str, rate: float, **options: Any) -> Preconditioned:
+    """`Preconditioned` around a base that was made with some rate."""
+    return Preconditioned(BASES[base](params, rate), **options)
+
+
 def observed(rate: float, base: str) -> Method:
-    """`Preconditioned` around a base that was made with some rate, online."""
-    return partial(Online, make=lambda p: Preconditioned(BASES[base](p, rate)))
-
-
-def paper_nets(rate: float) -> Method:
-    """The paper's method from a rate."""
-    return partial(PaperRun, rate=rate)
+    """The same, online."""
+    return partial(Online, make=partial(around, base=base, rate=rate))
 
 
 NO_RATE, ADAM, SGD, SCHEDULE_FREE, PAPER = "infhess, no learning rate", "Adam", "sgd", "schedule-free AdamW", "paper"
 AROUND = {base: f"infhess, online {base}" for base in BASES}
 RANKED = f"{AROUND['sgd']}, rank {RANK} per layer"
+
+
+def _with(path: str) -> Make:
+    return fixed(partial(Training, make=partial(imported, path=path)))
 
 
 def _net(make: Make, grid: tuple[float, ...] = (), default: float | None = None, package: str = "") -> Baseline:
@@ -185,15 +163,15 @@ METHODS: dict[str, Baseline] = {
     NO_RATE: _net(fixed(RateFreeRun)),
     **{AROUND[base]: _net(partial(observed, base=base), (), 1e-2) for base in BASES},
     RANKED: _net(fixed(Ranked)),
-    SGD: _net(sgd, (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), 1e-3),
-    "momentum .9": _net(partial(sgd, momentum=0.9), (0.0003, 0.003, 0.01, 0.03, 0.1), 1e-3),
-    ADAM: _net(adam, (3e-4, 3e-3, 1e-2, 3e-2), 1e-3),
-    "Prodigy": _net(prodigy, (), 1.0, "prodigyopt"),
-    "D-Adaptation": _net(fixed(partial(Training, make=_dadapt)), (), 1.0, "dadaptation"),
+    SGD: _net(methods.sgd, (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), 1e-3),
+    "momentum .9": _net(partial(methods.sgd, momentum=0.9), (0.0003, 0.003, 0.01, 0.03, 0.1), 1e-3),
+    ADAM: _net(methods.adam, (3e-4, 3e-3, 1e-2, 3e-2), 1e-3),
+    "Prodigy": _net(methods.prodigy, (), 1.0, "prodigyopt"),
+    "D-Adaptation": _net(_with("dadaptation.DAdaptAdam"), (), 1.0, "dadaptation"),
     "DoG": _net(fixed(Averaged), (), 1.0, "dog"),
-    "schedule-free sgd": _net(partial(schedule_free, name="SGDScheduleFree", run=Refreshed), (), 1.0, "schedulefree"),
-    SCHEDULE_FREE: _net(partial(schedule_free, name="AdamWScheduleFree", run=Refreshed), (), 0.0025, "schedulefree"),
-    "SOAP": _net(fixed(partial(Training, make=_soap)), (), 3e-3, "pytorch_optimizer"),
-    PAPER: _net(paper_nets, (), 1e-2),
+    "schedule-free sgd": _net(partial(schedule_free, base="SGD", run=Refreshed), (), 1.0, "schedulefree"),
+    SCHEDULE_FREE: _net(partial(schedule_free, base="AdamW", run=Refreshed), (), 0.0025, "schedulefree"),
+    "SOAP": _net(_with("pytorch_optimizer.SOAP"), (), 3e-3, "pytorch_optimizer"),
+    PAPER: _net(methods.by_setting(PaperRun), (), 1e-2),
     "CDAT": _net(fixed(Cdat)),
 }

@@ -6,18 +6,18 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from infhess.bench.deep_baselines import AROUND, BASES, METHODS, NO_RATE
+from infhess.harness import Baseline, Job, Row, Setting, curve, missing
 from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
-from infhess.harness.jobs import Job
-from infhess.harness.methods import Setting, missing
-from infhess.harness.rows import Row
-from infhess.harness.training import curve, ends
-from infhess.problems.net_problems import DEEP, FULL, NetProblem, net_problem
+from infhess.harness.training import ends
+from infhess.problems.net_problems import DEEP, FULL, net_problem
 
 EXPERIMENT, TUNING, STARTS, UNITS = "bench-deep", "bench-deep-tuning", "bench-deep-starts", "bench-deep-units"
 RATES = (1e-6, 1e-4, 1e-2, 1.0, 1e2)
@@ -47,75 +47,58 @@ def _among(what: str, given: Sequence[str], known: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(given))
 
 
-def cell(name: str, steps: int = 0) -> Cell:
-    """A problem with its own batch size and budget, or one of so many gradients."""
-    problem = net_problem(name)
-    return Cell(name, problem.batch, (steps or problem.steps) * problem.batch)
+class Selection(NamedTuple):
+    """Which part of the bench: all installed methods where none are named, budgets of their own where steps are 0."""
+
+    problems: Sequence[str]
+    seeds: Sequence[int] = ()
+    methods: Sequence[str] = ()
+    steps: int = 0
+
+    def table(self) -> dict[str, Baseline]:
+        """The methods."""
+        return {m: METHODS[m] for m in self.methods or methods()}
+
+    def cells(self) -> list[Cell]:
+        """The problems, each with its own batch size and budget, or one of so many gradients."""
+        found = {name: net_problem(name) for name in self.problems}
+        return [Cell(name, p.batch, (self.steps or p.steps) * p.batch) for name, p in found.items()]
 
 
-def last(rows: Sequence[Row], budget: int) -> list[Row]:
-    """The end of a curve."""
-    return ends(rows)
-
-
-def whole(rows: Sequence[Row], budget: int) -> list[Row]:
-    """All of it."""
-    return list(rows)
-
-
-def jobs(problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0) -> Iterator[Job]:
+def jobs(chosen: Selection) -> Iterator[Job]:
     """Every method on every problem: as it comes, and as tuned where it has a grid."""
-    table, settings = {m: METHODS[m] for m in chosen or methods()}, tuned()
-    return Comparison(EXPERIMENT, net_problem, whole).jobs([cell(n, steps) for n in problems], table, seeds, settings)
+    return Comparison(EXPERIMENT, net_problem).jobs(chosen.cells(), chosen.table(), chosen.seeds, tuned())
 
 
-def tuning(problems: Sequence[str], chosen: Sequence[str] = (), *, steps: int = 0) -> Iterator[Job]:
+def tuning(chosen: Selection) -> Iterator[Job]:
     """The grids, on a seed that is not reported."""
-    table = {m: METHODS[m] for m in chosen or methods()}
-    return Comparison(TUNING, net_problem, last, math.inf).tuning([cell(n, steps) for n in problems], table)
+    return Comparison(TUNING, net_problem, ends, math.inf).tuning(chosen.cells(), chosen.table())
 
 
-def starts(
-    problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0
-) -> Iterator[Job]:
+def starts(chosen: Selection) -> Iterator[Job]:
     """`Preconditioned` around each base, from rates over eight orders of magnitude."""
-    comparison = Comparison(STARTS, net_problem, last, math.inf)
-    for name in problems:
-        for method in (AROUND[base] for base in BASES if AROUND[base] in (chosen or METHODS)):
-            for rate in RATES:
-                title, make = f"{method}, from {rate:g}", METHODS[method].make
-                for seed in seeds:
-                    yield comparison.job(cell(name, steps), title, make, Setting(rate), seed)
+    comparison = Comparison(STARTS, net_problem, ends, math.inf)
+    around = [AROUND[base] for base in BASES if AROUND[base] in chosen.table()]
+    for cell, method, rate, seed in product(chosen.cells(), around, RATES, chosen.seeds):
+        yield comparison.job(cell, f"{method}, from {rate:g}", METHODS[method].make, Setting(rate), seed)
 
 
-def units(
-    problems: Sequence[str], seeds: Sequence[int], chosen: Sequence[str] = (), *, steps: int = 0
-) -> Iterator[Job]:
+def units(chosen: Selection) -> Iterator[Job]:
     """`RateFree` with the loss, and with the weights, in other units."""
-    for name in (n for n in problems if n in RESCALED and NO_RATE in (chosen or METHODS)):
-        for what in ("loss", "weights"):
-            for scale in SCALES:
-                for seed in seeds:
-                    template = Row(UNITS, name, f"{what} × {scale:g}", seed, net_problem(name).batch)
-                    yield Job(template, rescaled, (what, scale, cell(name, steps).budget))
+    cells = [cell for cell in chosen.cells() if cell.problem in RESCALED and NO_RATE in chosen.table()]
+    for cell, what, scale, seed in product(cells, ("loss", "weights"), SCALES, chosen.seeds):
+        template = Row(UNITS, cell.problem, f"{what} × {scale:g}", seed, cell.batch)
+        yield Job(template, rescaled, (what, scale, cell.budget))
 
 
 def rescaled(template: Row, what: str, scale: float, budget: int) -> list[Row]:
     """The end of a run of RateFree on the same problem in other units; the objective is given in the usual ones."""
-    factor = scale if what == "loss" else 1.0
-    there = (in_loss_units if what == "loss" else in_weight_units)(net_problem(template.problem), scale)
+    problem, factor = net_problem(template.problem), scale if what == "loss" else 1.0
+    there = replace(problem, loss_of=lambda f, y: factor * problem.loss_of(f, y), l2=factor * problem.l2)
+    if what == "weights":
+        there = replace(problem, net=lambda: InUnits(problem.net(), scale), l2=problem.l2 / scale**2)
     (row,) = ends(curve(there, METHODS[NO_RATE].make(0.0), template, budget, ("",), math.inf))
     return [replace(row, loss=row.loss / factor, metric=row.metric / factor)]
-
-
-def in_loss_units(problem: NetProblem, factor: float) -> NetProblem:
-    """The objective times a factor."""
-    return replace(problem, loss_of=lambda f, y: factor * problem.loss_of(f, y), l2=factor * problem.l2)
-
-
-def in_weight_units(problem: NetProblem, scale: float) -> NetProblem:
-    """The same function of weights that are `scale` times as large."""
-    return replace(problem, net=lambda: InUnits(problem.net(), scale), l2=problem.l2 / scale**2)
 
 
 class InUnits(nn.Module):

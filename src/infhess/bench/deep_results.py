@@ -13,11 +13,7 @@ from infhess.bench.deep_bench import EXPERIMENT, RATES, STARTS, UNITS
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
 from infhess.experiments.plots import Line
-from infhess.harness.curves import Curves, listed
-from infhess.harness.methods import missing
-from infhess.harness.rows import Row
-from infhess.harness.tables import Cells, Target, at_most, markdown, target_cells, write
-from infhess.harness.training import RATE
+from infhess.harness import RATE, Cells, Curves, Row, Target, at_most, markdown, missing, target_cells, write
 from infhess.problems.net_problems import NetProblem, net_problem
 
 COLOURS = {
@@ -63,10 +59,6 @@ class Nets:
         """The test loss, likewise."""
         return mean_of(r.metric for r in self.ends(name, method))
 
-    def first(self, name: str) -> float:
-        """The objective at the first row of a run, whatever the method: all begin with the same weights."""
-        return self.runs(name, self.methods(name)[0])[0][0].loss
-
     def from_rates(self, name: str, base: str) -> list[list[Row]]:
         """The ends of runs around a base, by the rate that it was made with."""
         return [self.of(STARTS, name, f"{AROUND[base]}, from {rate:g}") for rate in RATES]
@@ -101,7 +93,7 @@ def targets(nets: Nets) -> list[Target]:
 
 
 def _none_of(what: str, names: Sequence[str], most: int = 0) -> Target:
-    return at_most(f"{what} ({listed(names)})" if names else what, len(names), most)
+    return at_most(f"{what} ({', '.join(names)})" if names else what, len(names), most)
 
 
 def _costs(nets: Nets) -> list[Target]:
@@ -127,9 +119,8 @@ def _units(nets: Nets) -> list[Target]:
             other = [r.loss for s in ("0.001", "1000") for r in nets.of(UNITS, name, f"{what} × {s}")]
             if usual and other:
                 worst = max(other) / fmean(usual)
-                found.append(
-                    at_most(f"{name}: objective with {what} × 1e-3 or 1e3 over the usual, at worst", worst, 1.5)
-                )
+                title = f"{name}: objective with {what} × 1e-3 or 1e3 over the usual, at worst"
+                found.append(at_most(title, worst, 1.5))
     return found
 
 
@@ -141,9 +132,11 @@ def _starts(nets: Nets) -> list[Target]:
         rows = {n: runs for n, runs in rows.items() if all(len(run) > 1 for run in runs)}  # one seed has no noise
         if not rows:
             continue
-        lost = sum(not r.loss < nets.first(n) for n, runs in rows.items() for run in runs for r in run)
+        first = {n: nets.runs(n, nets.methods(n)[0])[0][0].loss for n in rows}  # all begin with the same weights
+        lost = sum(not r.loss < first[n] for n, runs in rows.items() for run in runs for r in run)
         found.append(at_most(f"around {base}: runs lost, of {sum(len(r) for v in rows.values() for r in v)}", lost, 0))
-        apart = [n for n, runs in rows.items() if not _spread(runs) <= 2 * noise(runs)]
+        far = {n: max(abs(_mean([run]) - _mean(runs)) for run in runs) for n, runs in rows.items()}
+        apart = [n for n, runs in rows.items() if not far[n] <= 2 * noise(runs)]
         found.append(_none_of(f"around {base}: problems where rates differ by over two deviations of seeds", apart))
         both = {n: runs for n, runs in rows.items() if rival in nets.methods(n)}
         behind = [n for n, runs in both.items() if not _mean(runs) <= nets.objective(n, rival) + 2 * noise(runs)]
@@ -154,11 +147,6 @@ def _starts(nets: Nets) -> list[Target]:
 
 def _mean(runs: Sequence[Sequence[Row]]) -> float:
     return fmean(r.loss for run in runs for r in run)
-
-
-def _spread(runs: Sequence[Sequence[Row]]) -> float:
-    """The largest difference of a rate from the mean of all."""
-    return max(abs(fmean(r.loss for r in run) - _mean(runs)) for run in runs)
 
 
 def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
@@ -175,14 +163,15 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
     texts["summary"] += "\n† infhess was not run on it in development.\n" if any(map(_unseen, nets.problems)) else ""
     for name, text in texts.items():
         write(folder / f"{name}.md", text)
-    Page(
+    whole = Page(
         "Nets without a rate, head to head",
         f"infhess {__version__} and what users would pick instead: infhess bench deep --seed {seeds[0]}",
         (),
         [_losses(nets, folder), _rates(nets, folder)],
         notes(nets, seeds),
         list(parts.values()),
-    ).write(folder / "report.html")
+    )
+    write(folder / "report.html", whole.html())
     return f"{texts['summary']}\n{texts['targets']}"
 
 
@@ -247,7 +236,7 @@ def _losses(nets: Nets, folder: Path) -> Figure:
     for row, name in zip(grid, nets.problems):
         for ax, (label, (x, y)) in zip(row, AXES.items()):
             for method, (colour, dashes) in COLOURS.items():
-                plots.draw(ax, Line(method, colour, nets.runs(name, method), dashes), x, y)
+                plots.draw(ax, Line(method, colour, nets.runs(name, method), dashes), y, x)
             ax.set(xscale="log", yscale="log", xlabel=label)
         row[0].set_ylabel(f"{name}\nobjective", fontsize=7)
         row[2].set_ylabel("test loss", fontsize=7)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from infhess.posterior import CurvatureShaped, condition
-from infhess.problems import CurvatureProblem
-from infhess.problems.shuffled import Shuffled
+from infhess.problems import CurvatureProblem, Shuffled, seeded
 from infhess.spectra import spectrum
 
 TOP, INFHESS = 5, "infhess"
@@ -101,9 +100,8 @@ def pyhessian(problem: CurvatureProblem, batch: int, products: int, g: torch.Gen
     from pyhessian import hessian
 
     data = one_batch(problem, batch, g)
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with seeded(int(torch.randint(2**31, (), generator=g))), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it calls backward(create_graph=True), as torch warns each time
-        torch.manual_seed(int(torch.randint(2**31, (), generator=g)))
         tool = hessian(AsModule(problem), problem.loss, data=data, cuda=False)
         values, vectors = tool.eigenvalues(maxIter=max(1, products // TOP), tol=0.0, top_n=TOP)
     columns = torch.stack([torch.cat([p.reshape(-1) for p in v]).detach() for v in vectors], 1)
@@ -131,8 +129,5 @@ EIGENSOLVERS: dict[str, tuple[Eigensolver, str | None]] = {
 
 def missing_tools() -> dict[str, str]:
     """Methods whose package is not installed, with the package's name."""
-    return {
-        name: package
-        for name, (_, package) in EIGENSOLVERS.items()
-        if package and not importlib.util.find_spec(package)
-    }
+    needed = {name: package for name, (_, package) in EIGENSOLVERS.items() if package}
+    return {name: package for name, package in needed.items() if not importlib.util.find_spec(package)}

@@ -13,13 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess.bench.loop import PRIOR, STEPS, Clocked, methods, peak_in_new_process
-from infhess.bench.paper_algorithm import paper_steps
+from infhess.bench.loop import PRIOR, STEPS, Clocked, methods, paper_steps, peak_in_new_process
 from infhess.curvature import Products
 from infhess.experiments import plots
-from infhess.harness.jobs import Job
-from infhess.harness.rows import Row
-from infhess.harness.tables import Target, at_least, at_most, markdown, target_cells
+from infhess.harness import Job, Row, Target, at_least, at_most, markdown, target_cells
 from infhess.harness.timing import FLOAT, copied_bytes, copy_seconds, median_seconds
 from infhess.posterior import CurvatureShaped, Posterior, Prior, condition
 
@@ -89,10 +86,6 @@ QUERIES: dict[str, tuple[Prior, Callable[[Posterior, Tensor], object]]] = {
 }
 
 
-def _asked(prior: Prior, query: Callable[[Posterior, Tensor], object], S: Tensor, Y: Tensor, v: Tensor) -> object:
-    return query(condition(prior, S, Y), v)
-
-
 def condition_rows(template: Row, size: int) -> list[Row]:
     """A prior conditioned on 16 tall columns, and one question to the posterior, in copies of S."""
     generator = torch.Generator().manual_seed(template.seed)
@@ -100,7 +93,7 @@ def condition_rows(template: Row, size: int) -> list[Row]:
     Y = ((torch.rand(size, generator=generator) + 0.5) * S.mT).mT
     v, rows, copies = torch.randn(size, generator=generator), [], [copy_seconds(size)]
     for name, (prior, query) in QUERIES.items():
-        seconds = median_seconds(partial(_asked, prior, query, S, Y, v))
+        seconds = median_seconds(lambda prior=prior, query=query: query(condition(prior, S, Y), v))  # type: ignore[misc]
         copies.append(copy_seconds(size))
         rows.append(replace(template, method=name, seconds=seconds, metric=seconds / median(copies[-2:])))
     return [replace(template, seconds=median(copies), metric=1.0), *rows]
@@ -137,12 +130,11 @@ def targets(rows: Sequence[Row]) -> list[Target]:
 
 def _growth(value: dict[tuple[str, str], Row], name: str) -> Iterator[Target]:
     """Growth of an iteration from N = 1e6 to 1e7, relative to that of a plain copy."""
-    growths = []
-    for method in (f"{name}: iteration / bound", COPY):
-        small, large = (value.get((f"N={size:.0e}", method)) for size in SIZES[-2:])
-        growths += [large.seconds / small.seconds] if small and large else []
-    if len(growths) == 2:
-        yield at_most(f"{name}: growth from N = 1e6 to 1e7 / growth of a copy", growths[0] / growths[1], 1.2)
+    keys = [(f"N={size:.0e}", method) for method in (f"{name}: iteration / bound", COPY) for size in SIZES[-2:]]
+    if all(key in value for key in keys):
+        small, large, copy_small, copy_large = (value[key].seconds for key in keys)
+        ratio = (large / small) / (copy_large / copy_small)
+        yield at_most(f"{name}: growth from N = 1e6 to 1e7 / growth of a copy", ratio, 1.2)
 
 
 def summary(rows: Sequence[Row]) -> str:

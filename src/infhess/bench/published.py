@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from infhess.curvature import Hessian
 from infhess.harness.training import AVERAGED, Method, Problem, Run
-from infhess.problems.convex_problems import ConvexProblem, squares
-from infhess.problems.shuffled import CountedStream
+from infhess.problems import ConvexProblem, CountedStream, squares
 
 POWER_ITERATIONS, ALPHA = 10, 0.5
 # CDAT: η = σ ⟨gᵀu⟩ / ⟨|uᵀHu|⟩, with moving averages.

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 from torch import nn
 
-from infhess.harness.jobs import Job
-from infhess.harness.rows import Row
-from infhess.harness.tables import markdown
-from infhess.harness.training import Online, Training
-from infhess.optim import Preconditioned
+from infhess.bench.deep_baselines import around, observed
+from infhess.harness import Job, Make, Row, Training, markdown
+from infhess.harness.methods import by_setting
+from infhess.harness.training import Updated
+from infhess.problems import CountedStream, Data, NetProblem, Shuffled, paper_net, seeded
 from infhess.problems.features import cifar_images
-from infhess.problems.net_problems import NetProblem
-from infhess.problems.nets import paper_net
-from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
 
 EXPERIMENT, BATCH, STEPS, EPOCH, IMAGES = "bench-deep-safety", 32, 320, 156, 5000
 RATES = (1e-6, 1e-4, 1e-2, 1.0, 1e2)
@@ -42,29 +38,24 @@ class Drawn(CountedStream):
         return self.data[0][part], self.data[1][part]
 
 
-class UpdatedEachEpoch(Training):
+class UpdatedEachEpoch(Updated):
     """`update` at the start of each epoch."""
 
-    optimizer: Preconditioned
-    steps = 0
+    steps = -1
 
-    def step(self) -> None:
-        """One batch."""
-        if self.steps % EPOCH == 0:
-            self.count(self.optimizer.update(self.loss, self.stream))
+    def __init__(self, rate: float, problem: NetProblem, stream: CountedStream) -> None:
+        super().__init__(problem, stream, partial(around, base="sgd", rate=rate, rank=2, blocks="layer"))
+
+    @property
+    def due(self) -> bool:
+        """At the first step, and after each epoch."""
         self.steps += 1
-        super().step()
+        return self.steps % EPOCH == 0
 
 
-Run = Callable[..., Training]
-METHODS: dict[str, tuple[Run, Callable[[Any, float], Preconditioned]]] = {
-    "sgd, observe": (Online, lambda p, lr: Preconditioned(torch.optim.SGD(p, lr=lr))),
-    "momentum .9, observe": (Online, lambda p, lr: Preconditioned(torch.optim.SGD(p, lr=lr, momentum=0.9))),
-    "adam, observe": (Online, lambda p, lr: Preconditioned(torch.optim.Adam(p, lr=lr))),
-    "sgd, update each epoch": (
-        UpdatedEachEpoch,
-        lambda p, lr: Preconditioned(torch.optim.SGD(p, lr=lr), rank=2, blocks="layer"),
-    ),
+METHODS: dict[str, Make] = {
+    **{f"{base.lower()}, observe": partial(observed, base=base) for base in ("sgd", "momentum .9", "Adam")},
+    "sgd, update each epoch": by_setting(UpdatedEachEpoch),
 }
 
 
@@ -82,9 +73,9 @@ def run(template: Row, method: str, rate: float, width: float, steps: int) -> li
     """Train, and give the final cross-entropy (loss) and accuracy (metric) on the training images."""
     (data, _), net = images(), partial(paper_net, width, xavier=template.problem.startswith("xavier"))
     problem, stream = NetProblem(net, images, l2=0.01), Drawn(data, torch.Generator().manual_seed(template.seed))
-    train, make = METHODS[method]
     with seeded(template.seed):
-        training = train(problem, stream, lambda p: make(p, rate))
+        training = METHODS[method](rate)(problem, stream)
+    assert isinstance(training, Training)
     began = time.perf_counter()
     for _ in range(steps):
         training.step()

@@ -191,15 +191,15 @@ def deep(
         show.not_installed(missing(METHODS))
         folder = out or Path("runs/bench-deep-tuning" if tune else "runs/bench-deep")
         names, steps = deep_bench.names(problem or (), quick=quick, full=full), 100 if quick else 0
-        chosen = deep_bench.methods(method or ())
+        reported = _seeds(seed, seeds, quick)
+        chosen = deep_bench.Selection(names, reported, deep_bench.methods(method or ()), steps)
         file = RowFile(folder, fresh=fresh)
         if tune:
-            show.run(list(deep_bench.tuning(names, chosen, steps=steps)), file, workers)
+            show.run(list(deep_bench.tuning(chosen)), file, workers)
             settings = write_settings(deep_bench.best(file.rows), folder / "tuned-deep.json")
             return typer.echo(f"rows: {file.path}\nsettings: {settings}")
-        reported = _seeds(seed, seeds, quick)
         for jobs in (deep_bench.jobs, deep_bench.starts, deep_bench.units):
-            show.run(list(jobs(names, reported, chosen, steps=steps)), file, workers)
+            show.run(list(jobs(chosen)), file, workers)
         text = deep_results.report(file.rows, reported, folder)
         return typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
 

@@ -8,12 +8,10 @@ from typing import Any
 
 from infhess.experiments import plots
 from infhess.experiments.plots import Line, Value
+from infhess.harness import AVERAGED, Baseline, Job, Make, Row, Setting, paper, sgd
 from infhess.harness.comparison import Cell, Comparison, best_settings
 from infhess.harness.curves import EXACT, Curves, optimum, shown, thinned
-from infhess.harness.jobs import Job
-from infhess.harness.methods import Baseline, Make, Setting, paper, sgd
-from infhess.harness.rows import Row
-from infhess.harness.training import AVERAGED, ends
+from infhess.harness.training import ends
 from infhess.problems.convex_problems import convex_problem
 
 PAPER, TUNED, ONLINE = "paper, rate of sgd", "paper, rate tuned", "infhess, online"
@@ -45,11 +43,6 @@ def named(experiment: str, size: str) -> str:
     return experiment if size == "default" else f"{experiment}-{size}"
 
 
-def last(rows: Sequence[Row], budget: int) -> list[Row]:
-    """The end of a run, with and without averaging."""
-    return ends(rows)
-
-
 @dataclass(frozen=True)
 class ConvexExperiment:
     """The methods of a figure: sgd and the paper's method at the best of a grid of rates, the paper's at sgd's rate, and more.
@@ -67,7 +60,7 @@ class ConvexExperiment:
         name, methods = named(self.experiment, size.name), {self.sgd: sgd, TUNED: paper}
         yield from (optimum(name, problem) for problem in size.problems)
         grids = {method: Baseline(make, size.rates) for method, make in methods.items()}
-        yield from Comparison(name, convex_problem, last).tuning(size.cells(), grids)
+        yield from Comparison(name, convex_problem, ends).tuning(size.cells(), grids)
 
     def runs(self, size: Size, rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[Job]:
         """The curves of the figure, with the rates that tuning found."""
@@ -100,6 +93,6 @@ def before_first_step(c: Curves, name: str, batch: int) -> tuple[int, float]:
 def draw(ax: Any, lines: Sequence[Line], value: Value, exact: Row) -> float:
     """Lines in a panel, and the exact solution, whose value is returned."""
     for line in lines:
-        plots.draw(ax, line, lambda r: r.data_points, value)
+        plots.draw(ax, line, value)
     ax.axhline(value(exact), color=plots.INK, linewidth=0.8, linestyle=(0, (1, 2)), label=EXACT)
     return value(exact)

@@ -12,15 +12,11 @@ from torch import nn
 
 from infhess._files import atomic
 from infhess.experiments.convex_experiment import named
-from infhess.harness.jobs import Job
+from infhess.harness import Job, Row, Training
 from infhess.harness.methods import paper_optimizer_for_nets
-from infhess.harness.rows import Row
-from infhess.harness.training import Training
 from infhess.optim import Preconditioned, RateReport, Report
+from infhess.problems import CountedStream, Data, NetProblem, Shuffled, paper_net, seeded
 from infhess.problems.features import cifar_images
-from infhess.problems.net_problems import NetProblem
-from infhess.problems.nets import paper_net
-from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
 
 EXPERIMENT, BATCH, L2 = "reproduce-deep", 32, 0.01
 STARTS = ("default", "xavier")
@@ -56,11 +52,12 @@ def jobs(size: NetSize, seeds: Sequence[int], folder: Path) -> Iterator[Job]:
         for seed in seeds:
             for method in (SGD, PAPER, STEP, ONLINE):
                 for rate in size.online if method == ONLINE else size.rates:
-                    template = Row(named(EXPERIMENT, size.name), start, _name(method, rate, TRAIN), seed, BATCH)
+                    template = Row(named(EXPERIMENT, size.name), start, name_of(method, rate, TRAIN), seed, BATCH)
                     yield Job(template, run, (size, method, rate, folder / "unfinished"))
 
 
-def _name(method: str, rate: float, what: str) -> str:
+def name_of(method: str, rate: float, what: str) -> str:
+    """Of a curve."""
     return f"{method}, rate {rate:g}: {what}"
 
 
@@ -152,7 +149,9 @@ class NetTraining(Training):
             self.template, data_points=self.stream.points, products=self.reported_products, seconds=self.seconds
         )
         return [
-            replace(now, method=_name(self.method, self.rate, what), loss=x if x == x else float("inf"), metric=metric)
+            replace(
+                now, method=name_of(self.method, self.rate, what), loss=x if x == x else float("inf"), metric=metric
+            )
             for what, (x, metric) in found.items()
         ]
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
-from infhess.experiments import page, plots
+from infhess.experiments import deep_experiment, page, plots
 from infhess.experiments.deep_experiment import BATCH, ONLINE, PAPER, RATE, SGD, STARTS, STEP, TEST, TRAIN, NetSize
 from infhess.experiments.page import Claim, Figure, verdict
 from infhess.experiments.plots import Line
-from infhess.harness.rows import Row
+from infhess.harness import Curves, Row
 
 CHANCE = 0.115  # accuracy of ten classes by chance, and a little
 EPOCH = 1563  # steps of an epoch of the paper
+ByStart = dict[str, dict[float, float]]
 COLOURS = (plots.PURPLE, plots.BLUE, plots.GREEN, plots.ORANGE)
 
 
@@ -22,81 +23,66 @@ class Results:
     """Rows by initialisation, method, rate and what was measured."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = list(rows)
+        self.curves = Curves(rows)
         self.starts = [s for s in STARTS if any(r.problem == s for r in rows)]
 
     def rates(self, start: str, method: str) -> list[float]:
         """Initial rates that were run."""
-        names = {r.method for r in self.rows if r.problem == start and r.method.startswith(f"{method}, rate ")}
-        return sorted({float(n.removeprefix(f"{method}, rate ").split(":")[0]) for n in names})
+        names = [m.partition(f"{method}, rate ") for m in self.curves.methods(start, BATCH)]
+        return sorted({float(after.split(":")[0]) for before, found, after in names if found and not before})
 
     def runs(self, start: str, method: str, rate: float, what: str) -> list[list[Row]]:
         """One list of rows per seed, one row per epoch."""
-        name = f"{method}, rate {rate:g}: {what}"
-        mine = [r for r in self.rows if r.problem == start and r.method == name]
-        return [[r for r in mine if r.seed == seed] for seed in sorted({r.seed for r in mine})]
+        return self.curves.runs(start, deep_experiment.name_of(method, rate, what), BATCH)
 
-    def ends(self, start: str, method: str, rate: float, what: str) -> list[Row]:
-        """The last row of each seed."""
-        return [run[-1] for run in self.runs(start, method, rate, what)]
-
-    def losses(self, start: str, method: str, what: str) -> dict[float, float]:
-        """The loss at the end by initial rate, the mean over seeds."""
-        rates = self.rates(start, method)
-        return {rate: mean(r.loss for r in self.ends(start, method, rate, what)) for rate in rates}
-
-    def accuracies(self, start: str, method: str, what: str = TEST) -> dict[float, float]:
-        """The accuracy at the end by initial rate, the mean over seeds."""
-        rates = self.rates(start, method)
-        return {rate: mean(r.metric for r in self.ends(start, method, rate, what)) for rate in rates}
+    def means(self, method: str, what: str, value: str) -> ByStart:
+        """Loss or metric at the end by initialisation and initial rate, the mean over seeds."""
+        return {
+            s: {
+                r: mean(getattr(run[-1], value) for run in self.runs(s, method, r, what)) for r in self.rates(s, method)
+            }
+            for s in self.starts
+        }
 
     def outcomes(self, start: str, rate: float) -> list[tuple[float, float]]:
         """Test accuracy and estimated rate at the end of the paper's method, one pair per seed."""
-        tests, rates = (self.ends(start, PAPER, rate, what) for what in (TEST, RATE))
-        return [(test.metric, rate.loss) for test, rate in zip(tests, rates)]
-
-    def alive(self, start: str) -> dict[float, float]:
-        """Estimated rates at the end by initial rate, of those where no run ended at chance."""
-        found = {rate: self.outcomes(start, rate) for rate in self.rates(start, PAPER)}
-        return {r: mean(x for _, x in ends) for r, ends in found.items() if all(a >= CHANCE for a, _ in ends)}
+        tests, rates = (self.runs(start, PAPER, rate, what) for what in (TEST, RATE))
+        return [(test[-1].metric, rate[-1].loss) for test, rate in zip(tests, rates)]
 
     def noise(self, start: str) -> float:
         """The standard deviation of test accuracy over seeds, of sgd at its best rate; at least 2 points."""
-        found = self.accuracies(start, SGD)
-        ends = [r.metric for r in self.ends(start, SGD, max(found, key=lambda r: found[r]), TEST)]
+        found = self.means(SGD, TEST, "metric")[start]
+        ends = [run[-1].metric for run in self.runs(start, SGD, max(found, key=lambda r: found[r]), TEST)]
         return max(stdev(ends) if len(ends) > 1 else 0.0, 0.02)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """What the paper says of Figures 3 to 5 and of the appendix."""
     results = Results(rows)
-    starts = results.starts
-    sgd, paper = (
-        {what: {s: results.losses(s, m, what) for s in starts} for what in (TRAIN, TEST)} for m in (SGD, PAPER)
-    )
+    starts, noise = results.starts, {s: results.noise(s) for s in results.starts}
+    sgd, paper = ({what: results.means(m, what, "loss") for what in (TRAIN, TEST)} for m in (SGD, PAPER))
     methods = {"sgd": SGD, "paper": PAPER, "step": STEP, "online": ONLINE}
-    trained, tested = (
-        {name: {s: results.accuracies(s, m, what) for s in starts} for name, m in methods.items()}
-        for what in (TRAIN, TEST)
-    )
-    ends = {s: [pair for r in results.rates(s, PAPER) for pair in results.outcomes(s, r)] for s in starts}
-    alive = {s: results.alive(s) for s in starts}
-    long, short = (mean(share) for share in zip(*map(_shares, _estimated(results))))
+    trained, tested = ({k: results.means(m, what, "metric") for k, m in methods.items()} for what in (TRAIN, TEST))
+    ends = {s: {r: results.outcomes(s, r) for r in results.rates(s, PAPER)} for s in starts}
+    died = {s: [rate for found in ends[s].values() for accuracy, rate in found if accuracy < CHANCE] for s in starts}
+    alive = {s: {r: mean(x for _, x in e) for r, e in ends[s].items() if min(e)[0] >= CHANCE} for s in starts}
+    runs = [run for s in starts for rate in ends[s] for run in results.runs(s, PAPER, rate, RATE)]
+    long, short = (mean(share) for share in zip(*map(_shares, runs)))
     verdicts = [
         *(verdict(*_level(sgd[what], paper[what], tested["paper"])) for what in (TRAIN, TEST)),
-        verdict(*(_together(alive[s], results.rates(s, PAPER)) for s in starts)),
-        verdict(*(_means_apart(tested, s) < results.noise(s) for s in starts)),
+        verdict(
+            *(len(alive[s]) == len(ends[s]) and max(alive[s].values()) < 10 * min(alive[s].values()) for s in starts)
+        ),
+        verdict(
+            *(abs(mean(tested["paper"][s].values()) - mean(tested["step"][s].values())) < noise[s] for s in starts)
+        ),
         verdict(long < 0.05),
-        verdict(*(x > max(tested["sgd"][s].values()) - results.noise(s) for s in starts for x in tested["online"][s].values())),
-    ]  # fmt: skip
+        verdict(*(x > max(tested["sgd"][s].values()) - noise[s] for s in starts for x in tested["online"][s].values())),
+    ]
     return page.claims(
-        "deep", verdicts, starts=starts, sgd=sgd, paper=paper, trained=trained, tested=tested, alive=alive,
-        lost={s: [rate for accuracy, rate in ends[s] if accuracy < CHANCE] for s in starts},
-        runs={s: len(ends[s]) for s in starts}, infinity=math.inf, long=long, short=short, epoch=EPOCH,
+        "deep", verdicts, starts=starts, sgd=sgd, paper=paper, trained=trained, tested=tested, alive=alive, lost=died,
+        runs={s: sum(map(len, ends[s].values())) for s in starts}, infinity=math.inf, long=long, short=short, epoch=EPOCH,
     )  # fmt: skip
-
-
-ByStart = dict[str, dict[float, float]]
 
 
 def _level(sgd: ByStart, paper: ByStart, accuracies: ByStart) -> Iterator[bool]:
@@ -104,20 +90,6 @@ def _level(sgd: ByStart, paper: ByStart, accuracies: ByStart) -> Iterator[bool]:
     for start, losses in paper.items():
         best = min(sgd[start].values())
         yield from (loss < best + 0.1 and accuracies[start][rate] > CHANCE for rate, loss in losses.items())
-
-
-def _together(last: dict[float, float], rates: Sequence[float]) -> bool:
-    return len(last) == len(rates) and max(last.values()) / min(last.values()) < 10
-
-
-def _means_apart(tested: dict[str, ByStart], start: str) -> float:
-    return abs(mean(tested["paper"][start].values()) - mean(tested["step"][start].values()))
-
-
-def _estimated(results: Results) -> Iterator[list[Row]]:
-    for start in results.starts:
-        for rate in results.rates(start, PAPER):
-            yield from results.runs(start, PAPER, rate, RATE)
 
 
 def _shares(run: Sequence[Row]) -> tuple[float, float]:
@@ -140,9 +112,9 @@ def _losses(results: Results, start: str, folder: Path) -> Figure:
     fig, axes = plots.grid(3, len(methods), height=2.4)
     for column, method in zip(axes.T, methods):
         for rate, colour in zip(results.rates(start, SGD), COLOURS):
-            for ax, what, value in zip(column, (TRAIN, TEST, TEST), (_capped, _capped, _accuracy)):
+            for ax, what, value in zip(column, (TRAIN, TEST, TEST), (_capped, _capped, lambda r: 100 * r.metric)):
                 line = Line(f"initial rate {rate:g}", colour, results.runs(start, method, rate, what))
-                plots.draw(ax, line, _points, value)
+                plots.draw(ax, line, value)
         column[0].set_title(method)
         column[2].set_xlabel("data points read")
     for ax, label in zip(axes[:, 0], ("training objective", "test loss", "test accuracy, %")):
@@ -152,16 +124,8 @@ def _losses(results: Results, start: str, folder: Path) -> Figure:
     return Figure(path, caption)
 
 
-def _points(row: Row) -> float:
-    return row.data_points
-
-
 def _capped(row: Row) -> float:
     return min(row.loss, 12.0)
-
-
-def _accuracy(row: Row) -> float:
-    return 100 * row.metric
 
 
 def _paths(results: Results, folder: Path) -> Figure:
@@ -169,7 +133,7 @@ def _paths(results: Results, folder: Path) -> Figure:
     for ax, start in zip(axes.flat, results.starts):
         for rate, colour in zip(results.rates(start, SGD), COLOURS):
             for method, dashes, label in ((PAPER, "-", f"initial rate {rate:g}"), (ONLINE, "--", "")):
-                plots.draw(ax, Line(label, colour, results.runs(start, method, rate, RATE), dashes), _points, _capped)
+                plots.draw(ax, Line(label, colour, results.runs(start, method, rate, RATE), dashes), _capped)
         ax.set(yscale="log", xlabel="data points read", title=f"{start} initialisation")
     axes[0, 0].set_ylabel("rate in use")
     path = plots.save_panels(fig, axes, folder / "deep-rates.svg", columns=4)

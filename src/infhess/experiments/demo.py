@@ -10,9 +10,7 @@ import torch
 
 from infhess.data import digits
 from infhess.experiments import plots
-from infhess.harness.methods import online, sgd
-from infhess.harness.rows import Row
-from infhess.harness.training import AVERAGED, curve
+from infhess.harness import AVERAGED, Row, curve, online, sgd
 from infhess.problems.convex_problems import ConvexProblem, logistic
 from infhess.problems.features import constant, signs
 
@@ -57,9 +55,8 @@ def figure(rows: Sequence[Row], path: Path) -> Path:
     best, (fig, ax) = best_rate(rows), plots.figure()
     for method in dict.fromkeys(r.method for r in rows):
         x, y = zip(*((r.data_points, max(r.loss, 1e-12)) for r in rows if r.method == method))
-        colour, label = {best: (plots.ORANGE, f"{best}, the best of nine"), ONLINE: (plots.BLUE, ONLINE)}.get(
-            method, (plots.GREY, None)
-        )
+        known = {best: (plots.ORANGE, f"{best}, the best of nine"), ONLINE: (plots.BLUE, ONLINE)}
+        colour, label = known.get(method, (plots.GREY, None))
         ax.plot(x, y, color=colour, label=label, linewidth=2 if label else 0.8, alpha=1.0 if label else 0.6)
     ax.set(xscale="log", yscale="log", ylim=(1e-6, 2))
     ax.set(xlabel="data points read", ylabel="gap to the optimum (L − L*)/(L₀ − L*)")

@@ -12,11 +12,8 @@ from infhess.experiments import convex_experiment, page, plots
 from infhess.experiments.convex_experiment import ONLINE, PAPER, TUNED, ConvexExperiment, Size, rates
 from infhess.experiments.page import Claim, Figure, verdict
 from infhess.experiments.plots import Line
-from infhess.harness.comparison import TUNING_SEED
-from infhess.harness.curves import Curves
-from infhess.harness.methods import online, paper_optimizer, updated
-from infhess.harness.rows import Row
-from infhess.harness.training import Method, Training
+from infhess.harness import TUNING_SEED, Curves, Method, Row, Training, online, updated
+from infhess.harness.methods import paper_optimizer
 
 NAME, BATCH = "mnist-3v5", 256
 SGD, INDUCED, UPDATED = "sgd, best step", "sgd, the step induced by the preconditioner", "infhess, update"

@@ -8,22 +8,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infhess.harness.curves import shown
-from infhess.harness.tables import Cells, markdown, write
+from infhess.experiments import plots
+from infhess.harness import Cells, markdown, shown
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 # Colours of figures as drawn, and the names under which the page has one for light and one for dark.
-THEMED = {
-    "fill: #ffffff": "fill: none",
-    "#222222": "var(--ink)",
-    "#1f6fb2": "var(--blue)",
-    "#d9640b": "var(--orange)",
-    "#8a8a8a": "var(--grey)",
-    "#0b8f6a": "var(--green)",
-    "#a8458c": "var(--purple)",
-}
+THEMED = {plots.INK: "ink", plots.BLUE: "blue", plots.ORANGE: "orange", plots.GREY: "grey", plots.GREEN: "green"}
+THEMED |= {plots.PURPLE: "purple"}
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 CLASSES = {HOLDS: "holds", IN_PART: "in-part", FAILS: "fails"}
 
@@ -56,10 +49,6 @@ class Page:
     figures: Sequence[Figure]
     notes: Sequence[str]
     tables: Sequence[tuple[str, Cells]] = ()
-
-    def write(self, path: Path) -> Path:
-        """As HTML, whole or not at all."""
-        return write(path, self.html())
 
     def html(self) -> str:
         """Self-contained: nothing is loaded from elsewhere."""
@@ -112,5 +101,5 @@ def drawn(figure: Figure) -> str:
     svg = figure.path.read_text(encoding="utf-8")
     svg = svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(figure.caption)}" ', 1)
     for colour, name in THEMED.items():
-        svg = svg.replace(colour, name)
-    return svg
+        svg = svg.replace(colour, f"var(--{name})")
+    return svg.replace("fill: #ffffff", "fill: none")

@@ -64,7 +64,7 @@ class Line:
     dashes: str = "-"
 
 
-def draw(ax: Any, line: Line, x: Value, y: Value) -> None:
+def draw(ax: Any, line: Line, y: Value, x: Value = lambda row: row.data_points) -> None:
     """All runs faintly, their median in full."""
     runs = [run for run in line.runs if run]
     if not runs:

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
+from torch import Tensor, nn
+
 from infhess.experiments import convex_experiment, page, plots
 from infhess.experiments.convex_experiment import ONLINE, PAPER, TUNED, ConvexExperiment, Size, rates
 from infhess.experiments.page import Claim, Figure, verdict
 from infhess.experiments.plots import Line
-from infhess.experiments.regression_baselines import average_inverse, conjugate_gradients
-from infhess.harness.comparison import TUNING_SEED, Cell
-from infhess.harness.curves import Curves
-from infhess.harness.jobs import Job
-from infhess.harness.methods import Setting, online, updated
-from infhess.harness.rows import Row
+from infhess.harness import TUNING_SEED, Cell, Curves, Job, Row, Run, Setting, fixed, online, updated
 
 BATCHES = (32, 64, 128, 256)
 MAP, NAT = "sarcos-map/held-out", "sarcos-nat/held-out"
@@ -28,12 +26,51 @@ SIZES = {
     "full": Size("full", (MAP, NAT), BATCHES, 4_000_000, 10, RATES),
 }
 COLOURS = {SGD: plots.ORANGE, PAPER: plots.PURPLE, TUNED: plots.GREEN, SIXTEEN: plots.INK, ONLINE: plots.BLUE}
+
+
+class AverageInverse(Run):
+    """The mean of the least-squares estimates w̃ = B̃⁻¹Φy/|B| of the batches ("avg-inv")."""
+
+    model: nn.Linear
+    batches = 0
+
+    def step(self) -> None:
+        """One batch: its own solution, the shortest one where there are many."""
+        x, y = next(self.stream)
+        w = torch.linalg.lstsq(x, y[:, None], driver="gelsd").solution[:, 0]
+        self.batches += 1
+        self.model.weight.data += (w - self.model.weight.data) / self.batches
+
+
+class NoisyConjugateGradients(Run):
+    """The method of conjugate gradients as it is, each product with a fresh batch."""
+
+    model: nn.Linear
+    r: Tensor | None = None
+    p = torch.zeros(0)
+
+    def step(self) -> None:
+        """The first batch gives the gradient, each further one a product."""
+        x, y = next(self.stream)
+        if self.r is None:
+            self.r = x.mT @ y / len(x)
+            self.p = self.r.clone()
+            return
+        r, p = self.r, self.p
+        Bp = x.mT @ (x @ p) / len(x)
+        self.products += 1
+        step = r @ r / (p @ Bp)
+        self.model.weight.data += step * p
+        self.r = r - step * Bp
+        self.p = self.r + (self.r @ self.r) / (r @ r) * p
+
+
 # Baselines of the paper with batch sizes of their own, how many budgets they run for, and their dashes.
 OTHERS = {
-    (INVERSE, 256): (average_inverse, 1, "--"),
-    (INVERSE, 1024): (average_inverse, 1, ":"),
-    (CG, 256): (conjugate_gradients, 1, "-"),
-    (CG, LARGE): (conjugate_gradients, 4, "-."),
+    (INVERSE, 256): (fixed(AverageInverse), 1, "--"),
+    (INVERSE, 1024): (fixed(AverageInverse), 1, ":"),
+    (CG, 256): (fixed(NoisyConjugateGradients), 1, "-"),
+    (CG, LARGE): (fixed(NoisyConjugateGradients), 4, "-."),
 }
 _RUNS = ConvexExperiment("reproduce-regression", SGD, {SIXTEEN: partial(updated, rank=16), ONLINE: online}, {})
 tuning = _RUNS.tuning

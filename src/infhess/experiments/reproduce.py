@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,24 +11,13 @@ from infhess._version import __version__
 from infhess.experiments import deep_experiment, deep_report, logistic, plots, regression
 from infhess.experiments.convex_experiment import named
 from infhess.experiments.page import Page, claim_table
-from infhess.harness.comparison import TUNING_SEED
-from infhess.harness.curves import EXACT, START
-from infhess.harness.jobs import Job
-from infhess.harness.rows import Row, RowFile
-from infhess.harness.tables import write
+from infhess.harness import EXACT, START, TUNING_SEED, Job, Row, RowFile, write
 
-TITLES = {
-    "regression": "Regression: an ill-conditioned problem with an exact solution",
-    "logistic": "Logistic regression: MNIST, 3 against 5",
-    "deep": "Deep learning: the step length of a net on CIFAR-10",
-}
-
-
-# Sizes of an experiment, and the module that reads its rows: `claims`, `figures` and `notes`.
-MODULES: dict[str, tuple[dict[str, Any], Any]] = {
-    "regression": (dict(regression.SIZES), regression),
-    "logistic": (dict(logistic.SIZES), logistic),
-    "deep": (dict(deep_experiment.SIZES), deep_report),
+# Titles, sizes, and the module that reads the rows: `claims`, `figures` and `notes`.
+EXPERIMENTS: dict[str, tuple[str, Mapping[str, Any], Any]] = {
+    "regression": ("Regression: an ill-conditioned problem with an exact solution", regression.SIZES, regression),
+    "logistic": ("Logistic regression: MNIST, 3 against 5", logistic.SIZES, logistic),
+    "deep": ("Deep learning: the step length of a net on CIFAR-10", deep_experiment.SIZES, deep_report),
 }
 
 
@@ -60,7 +49,7 @@ class Plan:
         rows = self.rows(file, *self.seeds)
         option = "" if self.size.name == "default" else f" --{self.size.name}"
         page = Page(
-            TITLES[self.experiment],
+            EXPERIMENTS[self.experiment][0],
             "De Roos & Hennig, Active Probabilistic Inference on Matrices for Pre-Conditioning in Stochastic Optimization "
             f"(AISTATS 2019), computed anew with infhess {__version__}: infhess reproduce {self.experiment}{option}",
             self.reporting.claims(rows),
@@ -68,7 +57,7 @@ class Plan:
             self.reporting.notes(self.size, self.seeds),
         )
         write(folder / "claims.md", claim_table(page.claims))
-        page.write(folder / "report.html")
+        write(folder / "report.html", page.html())
         left = folder / "unfinished"
         if left.is_dir() and not any(left.iterdir()):
             left.rmdir()
@@ -77,5 +66,5 @@ class Plan:
 
 def plan(experiment: str, size: str, first: int, count: int | None) -> Plan:
     """The plan of an experiment at a size, for so many seeds from the first on."""
-    sizes, reporting = MODULES[experiment]
+    _, sizes, reporting = EXPERIMENTS[experiment]
     return Plan(experiment, sizes[size], tuple(range(first, first + (count or sizes[size].seeds))), reporting)

@@ -1,1 +1,17 @@
 """The harness: training runs, budgets, counting and tuning; problems × methods × budgets → rows."""
+
+from infhess.harness.comparison import TUNING_SEED, Cell
+from infhess.harness.curves import EXACT, GAPS, START, Curves, ends_of, optimum, shown, thinned
+from infhess.harness.jobs import Job
+from infhess.harness.methods import Baseline, Make, Setting, fixed, missing, online, paper, schedule_free, sgd, updated
+from infhess.harness.rows import Row, RowFile
+from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, target_cells, write
+from infhess.harness.training import AVERAGED, RATE, MakeOptimizer, Method, Online, Problem, Run, Training, curve
+
+__all__ = [
+    "Job", "Row", "RowFile",
+    "AVERAGED", "MakeOptimizer", "Method", "Online", "Problem", "RATE", "Run", "Training", "curve",
+    "Baseline", "Make", "Setting", "fixed", "missing", "online", "paper", "schedule_free", "sgd", "updated",
+    "Cell", "Curves", "EXACT", "GAPS", "START", "TUNING_SEED", "ends_of", "optimum", "shown", "thinned",
+    "Cells", "Target", "at_least", "at_most", "markdown", "target_cells", "write",
+]  # fmt: skip

@@ -11,10 +11,11 @@ from infhess.harness.jobs import Job
 from infhess.harness.methods import Baseline, Make, Setting
 from infhess.harness.rows import Row
 from infhess.harness.tables import write
-from infhess.harness.training import AVERAGED, Problem, curve
+from infhess.harness.training import AVERAGED, Models, Problem, curve
 
 TUNING_SEED = 1000
-Kept = Callable[[list[Row], int], list[Row]]
+ByName = Callable[[str], Problem]
+Kept = Callable[[list[Row], int], list[Row]] | None
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Comparison:
     """Runs of methods on cells. `kept` takes the rows of a curve and its budget, and returns those for the file."""
 
     experiment: str
-    problem: Callable[[str], Problem]
-    kept: Kept
+    problem: ByName
+    kept: Kept = None
     spacing: float | None = None
 
     def jobs(
@@ -63,22 +64,16 @@ class Comparison:
         template = Row(self.experiment, cell.problem, title, seed, cell.batch)
         return self._job(template, cell.budget, make, setting.value, (setting.model,))
 
-    def _job(self, template: Row, budget: int, make: Make, value: float, models: tuple[str, ...]) -> Job:
+    def _job(self, template: Row, budget: int, make: Make, value: float, models: Models) -> Job:
         return Job(template, run, (self.problem, self.kept, budget, make, value, models, self.spacing))
 
 
 def run(
-    template: Row,
-    problem: Callable[[str], Problem],
-    kept: Kept,
-    budget: int,
-    make: Make,
-    value: float,
-    models: Sequence[str],
-    spacing: float | None,
+    template: Row, problem: ByName, kept: Kept, budget: int, make: Make, value: float, models: Models, gap: float | None
 ) -> list[Row]:
-    """The rows of one run that are kept."""
-    return kept(curve(problem(template.problem), make(value), template, budget, models, spacing), budget)
+    """The rows of one run that are kept; `gap` is the spacing of rows."""
+    rows = curve(problem(template.problem), make(value), template, budget, models, gap)
+    return kept(rows, budget) if kept else rows
 
 
 def best_settings(rows: Sequence[Row], score: Callable[[Row], float]) -> dict[str, Setting]:

@@ -103,8 +103,3 @@ def shown(number: float) -> str:
     if math.isnan(number):
         return "not run"
     return "never" if math.isinf(number) else f"{number:.2g}".replace("e+0", "e") if number >= 1e5 else f"{number:,.0f}"
-
-
-def listed(parts: Iterable[str]) -> str:
-    """With commas."""
-    return ", ".join(parts)

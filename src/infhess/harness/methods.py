@@ -7,12 +7,13 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from importlib import import_module
 
 import torch
 from torch import nn
 
-from infhess.harness.training import AVERAGED, MakeOptimizer, Method, Online, Problem, Training, Updated, UpdatedOnce
+from infhess.harness import training
+from infhess.harness.training import AVERAGED, MakeOptimizer, Method, Online, Problem, Run, Training
 from infhess.optim import Preconditioned
 from infhess.problems.shuffled import CountedStream
 
@@ -67,6 +68,11 @@ def fixed(method: Method) -> Make:
     return partial(_whatever, method)
 
 
+def by_setting(run: Callable[..., Run]) -> Make:
+    """A run whose first argument is the setting."""
+    return partial(partial, run)
+
+
 def _whatever(method: Method, value: float) -> Method:
     return method
 
@@ -78,12 +84,12 @@ def online(value: float = 0.0) -> Method:
 
 def updated(value: float = 0.0, rank: int | None = None) -> Method:
     """infhess by `update`: no rate, whatever the value."""
-    return partial(Updated, make=lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0), rank=rank))
+    return partial(training.Updated, make=lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0), rank=rank))
 
 
 def paper(rate: float) -> Method:
     """Preconditioned sgd of the paper: 16 products, rank 10, β = 1, α² = Σ₁/Σ_k times the rate of sgd."""
-    return partial(UpdatedOnce, make=lambda p: paper_optimizer(p, rate))
+    return partial(training.UpdatedOnce, make=lambda p: paper_optimizer(p, rate))
 
 
 def paper_optimizer(params: list[nn.Parameter], rate: float) -> Preconditioned:
@@ -101,36 +107,26 @@ def sgd(rate: float, momentum: float = 0.0) -> Method:
     return partial(Training, make=lambda p: torch.optim.SGD(p, lr=rate, momentum=momentum))
 
 
-def adam(rate: float) -> Method:
+def adam(rate: float, run: type[Training] = Training) -> Method:
     """With its default momentum."""
-    return partial(Training, make=lambda p: torch.optim.Adam(p, lr=rate))
+    return partial(run, make=lambda p: torch.optim.Adam(p, lr=rate))
 
 
-def adam_cosine(rate: float) -> Method:
-    """With a rate that falls to zero."""
-    return partial(Cosine, make=lambda p: torch.optim.Adam(p, lr=rate))
+def imported(params: list[nn.Parameter], path: str, **options: float) -> torch.optim.Optimizer:
+    """An optimizer of a package that may not be installed, by its path."""
+    package, _, name = path.rpartition(".")
+    found: torch.optim.Optimizer = getattr(import_module(package), name)(params, **options)
+    return found
 
 
 def prodigy(scale: float) -> Method:
     """Its d_coef is the setting."""
-
-    def make(params: Any) -> torch.optim.Optimizer:
-        from prodigyopt import Prodigy
-
-        return Prodigy(params, lr=1.0, d_coef=scale)  # type: ignore[no-any-return]
-
-    return partial(Training, make=make)
+    return partial(Training, make=partial(imported, path="prodigyopt.Prodigy", lr=1.0, d_coef=scale))
 
 
-def schedule_free(rate: float, name: str, run: type[Training] | None = None) -> Method:
-    """One of schedulefree's optimizers by name."""
-
-    def make(params: Any) -> torch.optim.Optimizer:
-        import schedulefree
-
-        return getattr(schedulefree, name)(params, lr=rate)  # type: ignore[no-any-return]
-
-    return partial(run or ScheduleFree, make=make)
+def schedule_free(rate: float, base: str, run: type[Training] | None = None) -> Method:
+    """Of SGD or AdamW."""
+    return partial(run or ScheduleFree, make=partial(imported, path=f"schedulefree.{base}ScheduleFree", lr=rate))
 
 
 class Cosine(Training):

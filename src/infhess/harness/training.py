@@ -46,6 +46,7 @@ class Run:
 
 
 Method = Callable[[Any, CountedStream], Run]
+Models = Sequence[str]  # names of outcomes
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -94,6 +95,7 @@ class Updated(Training):
     """`update` at the start, and whenever it is due."""
 
     optimizer: Preconditioned
+    once = False
 
     def step(self) -> None:
         """One batch, after an estimate where one is due."""
@@ -104,16 +106,13 @@ class Updated(Training):
     @property
     def due(self) -> bool:
         """Whether an estimate comes first."""
-        return not self.products or self.optimizer.due
+        return not self.products or (not self.once and self.optimizer.due)
 
 
 class UpdatedOnce(Updated):
     """`update` at the start alone, as in the paper."""
 
-    @property
-    def due(self) -> bool:
-        """At the start."""
-        return not self.products
+    once = True
 
 
 class Online(Training):
@@ -127,12 +126,7 @@ class Online(Training):
 
 
 def curve(
-    problem: Problem,
-    method: Method,
-    template: Row,
-    budget: int,
-    models: Sequence[str] = (),
-    spacing: float | None = None,
+    problem: Problem, method: Method, template: Row, budget: int, models: Models = (), spacing: float | None = None
 ) -> list[Row]:
     """Rows of one run until its budget is spent: loss over all the data, metric on held-out data.
 
@@ -146,7 +140,9 @@ def curve(
     with seeded(template.seed):  # some methods draw from the global generator
         for run, seconds in stops(problem, method, stream, spacing or problem.spacing):
             now = replace(template, data_points=stream.points, products=run.products, seconds=float(f"{seconds:.4g}"))
-            found = [_evaluated(problem, model, now, name) for name, model in _outcomes(run, models)]
+            outcomes = run.models  # computed anew
+            shown = {"": outcomes[models[0]]} if len(models) == 1 else {m: outcomes[m] for m in models or outcomes}
+            found = [_evaluated(problem, model, now, name) for name, model in shown.items()]
             rows += [*found, *_learning_rate(run, now)]
             if not any(row.loss < limit for row in found):
                 break
@@ -163,20 +159,10 @@ def stops(problem: Problem, method: Method, stream: CountedStream, spacing: floa
         began = time.perf_counter()
         run.step()
         seconds += time.perf_counter() - began
-        done = spent(problem, run, stream) >= stream.budget
+        done = stream.points + problem.price * run.products * stream.size >= stream.budget
         if stream.points >= mark or done:
             mark = stream.points * spacing
             yield run, seconds
-
-
-def spent(problem: Problem, run: Run, stream: CountedStream) -> float:
-    """Of the budget: data points read, and products at their price."""
-    return stream.points + problem.price * run.products * stream.size
-
-
-def _outcomes(run: Run, names: Sequence[str]) -> list[tuple[str, nn.Module]]:
-    found = run.models
-    return [("" if len(names) == 1 else name, found[name]) for name in names or found]
 
 
 def _evaluated(problem: Problem, model: nn.Module, now: Row, name: str) -> Row:
@@ -191,6 +177,6 @@ def _learning_rate(run: Run, now: Row) -> list[Row]:
     return [replace(now, method=now.method + RATE, loss=rounded(rate), metric=rounded(spread))] if rate > 0 else []
 
 
-def ends(rows: Sequence[Row]) -> list[Row]:
+def ends(rows: Sequence[Row], budget: int = 0) -> list[Row]:
     """The rows at the end of a curve, one for each outcome."""
     return [r for r in rows if r.data_points == rows[-1].data_points and not r.method.endswith(RATE)]

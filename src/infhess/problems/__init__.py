@@ -1,5 +1,12 @@
 """Problems: a loss, its parameters and its data, by name; a new one is one entry in a table."""
 
+from infhess.problems.convex_problems import ConvexProblem, convex_problem, squares
 from infhess.problems.curvature_problems import CURVATURE, CurvatureProblem
+from infhess.problems.net_problems import NetProblem
+from infhess.problems.nets import paper_net
+from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
 
-__all__ = ["CURVATURE", "CurvatureProblem"]
+__all__ = [
+    "CURVATURE", "ConvexProblem", "CurvatureProblem", "NetProblem", "convex_problem", "paper_net", "squares",
+    "CountedStream", "Data", "Shuffled", "seeded",
+]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -116,15 +116,12 @@ class ConvexProblem:
         return model
 
 
-def sarcos_natural(*, held_out: bool = False) -> ConvexProblem:
-    """253 standardised polynomial features of SARCOS, torque 1 (κ = 8e4).
-
-    With `held_out` every tenth row, which is the test file, is kept out of training.
-    """
-    return _squares(*sarcos_polynomial(), held_out)
+def sarcos_natural() -> ConvexProblem:
+    """253 standardised polynomial features of SARCOS, torque 1 (κ = 8e4)."""
+    return ConvexProblem(sarcos_polynomial(), squares)
 
 
-def sarcos_mapped(*, held_out: bool = False) -> ConvexProblem:
+def sarcos_mapped() -> ConvexProblem:
     """The same features in their principal axes, whitened, given the spectrum σ and turned by a random rotation Q.
 
     A = V Λ^{−½} diag(√σ) Qᵀ, σ = logspace(3, .5, 12), logspace(−.5, −2, 241): twelve large eigenvalues, κ = 1e5, along the
@@ -136,14 +133,14 @@ def sarcos_mapped(*, held_out: bool = False) -> ConvexProblem:
     g = torch.Generator().manual_seed(0)
     Q = torch.linalg.qr(torch.randn(253, 253, generator=g, dtype=features.dtype)).Q
     A = (vectors / values.sqrt()).flip(1) * sigma.sqrt() @ Q.mT
-    return _squares(features @ A, y, held_out)
+    return ConvexProblem((features @ A, y), squares)
 
 
-def _squares(x: Tensor, y: Tensor, held_out: bool) -> ConvexProblem:
-    if not held_out:
-        return ConvexProblem((x, y), squares)
+def held_out(problem: ConvexProblem) -> ConvexProblem:
+    """The same with every tenth row, which of SARCOS is the test file, kept out of training."""
+    x, y = problem.data
     test = torch.arange(len(x)) % 10 == 0
-    return ConvexProblem((x[~test], y[~test]), squares, test=(x[test], y[test]))
+    return replace(problem, data=(x[~test], y[~test]), test=(x[test], y[test]))
 
 
 def mnist_logistic() -> ConvexProblem:
@@ -177,8 +174,8 @@ CONVEX: dict[str, Callable[[], ConvexProblem]] = {
     "mnist-3v5": mnist_logistic,
     "digits": digits_softmax,
     "breast-cancer": breast_cancer,
-    "sarcos-map/held-out": lambda: sarcos_mapped(held_out=True),
-    "sarcos-nat/held-out": lambda: sarcos_natural(held_out=True),
+    "sarcos-map/held-out": lambda: held_out(sarcos_mapped()),
+    "sarcos-nat/held-out": lambda: held_out(sarcos_natural()),
 }
 
 

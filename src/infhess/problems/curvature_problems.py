@@ -87,11 +87,6 @@ def mnist_start() -> CurvatureProblem:
     return from_zero(x, y.double(), nn.BCEWithLogitsLoss())
 
 
-def sarcos_squares() -> CurvatureProblem:
-    """Least squares on 253 standardised polynomial features of SARCOS, torque 1."""
-    return from_zero(*sarcos_polynomial(), nn.MSELoss())
-
-
 def mlp_on(images: Tensor, labels: Tensor, matrix: str = "hessian") -> CurvatureProblem:
     """A small net with cross-entropy on images, at a Xavier start."""
     x = images.reshape(len(images), -1)
@@ -110,26 +105,21 @@ def mnist_mlp(matrix: str = "hessian") -> CurvatureProblem:
     return mlp_on(small, labels[:10000], matrix)
 
 
-def digits_logistic() -> CurvatureProblem:
-    """Logistic regression of scikit-learn's digits below 5 against the rest: 1,797 images, 65 weights."""
+def small_digits() -> tuple[CurvatureProblem, CurvatureProblem]:
+    """scikit-learn's 1,797 digits: logistic regression of those below 5, 65 weights; the small net at 4×4, 658 weights."""
     images, labels = digits()
     x = torch.cat([constant(images), images.reshape(-1, 64) / 16], 1)
-    return from_zero(x, (labels < 5).double(), nn.BCEWithLogitsLoss())
-
-
-def digits_mlp() -> CurvatureProblem:
-    """The small net on scikit-learn's digits at 4×4: 658 weights."""
-    images, labels = digits()
-    return mlp_on(functional.avg_pool2d(images[:, None] / 16, 2), labels)
+    logistic = from_zero(x, (labels < 5).double(), nn.BCEWithLogitsLoss())
+    return logistic, mlp_on(functional.avg_pool2d(images[:, None] / 16, 2), labels)
 
 
 CURVATURE: dict[str, Callable[[], CurvatureProblem]] = {
     "mnist-3v5/start": mnist_start,
     "mnist-3v5/near-optimum": lambda: minimised(mnist_start(), 60),
-    "sarcos-natural": sarcos_squares,
+    "sarcos-natural": lambda: from_zero(*sarcos_polynomial(), nn.MSELoss()),
     "mlp/start": mnist_mlp,
     "mlp/trained": lambda: minimised(mnist_mlp(), 60),
     "mlp-gauss-newton/trained": lambda: minimised(mnist_mlp("gauss-newton"), 60),
-    "digits-logistic": digits_logistic,
-    "digits-mlp": digits_mlp,
+    "digits-logistic": lambda: small_digits()[0],
+    "digits-mlp": lambda: small_digits()[1],
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import ClassVar
 
 import torch
@@ -98,9 +98,7 @@ def pixels(outputs: Tensor, y: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(outputs, y, reduction="sum") / len(y)
 
 
-def small_cifar() -> tuple[Data, Data]:
-    """5,000 images."""
-    return cifar_images(5_000, EVALUATED)
+small_cifar, large_cifar = (partial(cifar_images, images, EVALUATED) for images in (5_000, 10_000))
 
 
 def mnist_images() -> tuple[Data, Data]:
@@ -146,22 +144,14 @@ DEEP: dict[str, NetProblem] = {
         lambda: nn.Sequential(*mlp(784, 128, 32, 128, 784)), mnist_themselves, pixels, steps=1000, seen=False
     ),
     "sarcos-mlp": NetProblem(
-        lambda: nn.Sequential(*mlp(21, 64, 64, 7, between=nn.Tanh)),
-        torques,
-        functional.mse_loss,
-        steps=1000,
-        seen=False,
+        lambda: nn.Sequential(*mlp(21, 64, 64, 7, between=nn.Tanh)), torques, functional.mse_loss, 64, 1000, seen=False
     ),
     "cifar-batchnorm": NetProblem(batch_norm_net, small_cifar, batch=32, steps=500, seen=False),
     "text-gru": NetProblem(lambda: CharGru(len(ALPHABET)), text, letters, batch=32, steps=500, seen=False),
 }
 FULL: dict[str, NetProblem] = {
-    "paper's net, Xavier": NetProblem(
-        lambda: paper_net(xavier=True), lambda: cifar_images(10_000, EVALUATED), batch=32, steps=3_000, l2=0.01
-    ),
-    "paper's net, default": NetProblem(
-        paper_net, lambda: cifar_images(10_000, EVALUATED), batch=32, steps=3_000, l2=0.01
-    ),
+    "paper's net, Xavier": NetProblem(lambda: paper_net(xavier=True), large_cifar, batch=32, steps=3_000, l2=0.01),
+    "paper's net, default": NetProblem(paper_net, large_cifar, batch=32, steps=3_000, l2=0.01),
 }
 
 

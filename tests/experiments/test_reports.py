@@ -1,0 +1,57 @@
+"""The committed rows give the committed tables: what a report says is computed from rows alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infhess.bench import convex_report, cost, coverage, curvature_bench, deep_results, inference, safety
+from infhess.bench.convex_bench import Axes
+from infhess.experiments import page, reproduce
+from infhess.harness.rows import RowFile
+from infhess.harness.tables import markdown, target_cells
+
+ROOT = Path(__file__).parents[2]
+
+
+def committed(*parts):
+    return ROOT.joinpath(*parts).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("experiment", ["regression", "logistic", "deep"])
+def test_claims_of_the_paper(experiment):
+    plan = reproduce.plan(experiment, "default", 0, None)
+    rows = plan.rows(RowFile(ROOT / "results" / experiment), *plan.seeds)
+    assert page.claim_table(plan.reporting.claims(rows)) == committed("results", experiment, "claims.md")
+    notes = plan.reporting.notes(plan.size, plan.seeds)
+    assert all(note.endswith((".", "--full.")) and "{" not in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("curvature-coverage", coverage), ("deep-cost", cost), ("deep-safety", safety), ("inference", inference)],
+)
+def test_summaries_of_the_bench(name, module):
+    assert module.summary(RowFile(ROOT / "benchmarks" / name).rows) == committed("benchmarks", name, "summary.md")
+
+
+def test_the_summary_of_eigenvalues(monkeypatch):
+    monkeypatch.setattr(curvature_bench, "missing_tools", dict)  # all were installed
+    rows = RowFile(ROOT / "benchmarks/curvature").rows
+    assert curvature_bench.summary(rows) == committed("benchmarks/curvature/summary.md")
+
+
+def test_tables_of_convex_problems():
+    rows = RowFile(ROOT / "benchmarks/convex").rows
+    axes = Axes(rows)
+    assert markdown(convex_report.ahead(axes, (1e-2, 1e-3))) == committed("benchmarks/convex/summary.md")
+    assert markdown(target_cells(convex_report.targets(axes, rows))) == committed("benchmarks/convex/targets.md")
+
+
+def test_tables_of_nets():
+    nets = deep_results.Nets(RowFile(ROOT / "benchmarks/deep").rows, [100, 101, 102])
+    assert committed("benchmarks/deep/summary.md").startswith(markdown(deep_results.summary(nets)))
+    for name, cells in (("table", deep_results.everything(nets)), ("starts", deep_results.starts(nets))):
+        assert markdown(cells) == committed(f"benchmarks/deep/{name}.md")
+    assert markdown(target_cells(deep_results.targets(nets))) == committed("benchmarks/deep/targets.md")

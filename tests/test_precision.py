@@ -97,7 +97,8 @@ PLAIN = {
     "Operator.dtype", "Operator.device", "Operator.power", "Operator.to_scipy", "LowRank.T", "LowRank.core_size",
     "Spectrum.interval", "Spectrum.upper", "Rate.interval", "RateReport.as_dict", "Report.as_dict",
     "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "Checkpointed.load_state_dict",
-    "Preconditioned.reset", "Preconditioned.zero_grad", "RateFree.zero_grad", "Along.interval", "Estimate.interval", "Estimate.upper", "BatchSource.points_of",
+    "Preconditioned.reset", "Preconditioned.zero_grad", "RateFree.zero_grad",
+    "Along.interval", "Estimate.interval", "Estimate.upper", "BatchSource.points_of",
     # sources of the optimizer alone, which is guarded
     *(f"{source}.{name}" for source in ("Pool", "Blockwise", "ScaledSource") for name in
       ("gradient", "matvec", "product_and_gradient", "spread")),

@@ -82,6 +82,26 @@ def test_preconditioned_names_gradients_that_were_not_unscaled(base):
     assert any(notes[1:])
 
 
+@pytest.mark.parametrize("base", ["sgd", "adam"])
+def test_a_scaler_that_unscales_after_observe_changes_nothing_in_nets(base):
+    def path(scale):
+        model = small_net()
+        make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[base]
+        opt = infhess.Preconditioned(make(model.parameters(), lr=0.1), blocks="layer")
+        loss, (x, y) = loss_of(model), data()
+        for i in range(60):
+            part = torch.randint(len(x), (16,), generator=torch.Generator().manual_seed(i))
+            opt.zero_grad()
+            (scale * loss((x[part], y[part]))).backward()
+            opt.observe(loss, (x[part], y[part]))
+            for p in model.parameters():
+                p.grad /= scale
+            opt.step()
+        return flat(model)
+
+    torch.testing.assert_close(path(2.0**16), path(1.0), rtol=1e-7, atol=1e-9)
+
+
 def test_clipping_around_adam_in_nets_keeps_the_rate():
     def rate(norm):
         model = small_net()

@@ -78,6 +78,11 @@ class Context:
         parts = [real(t.detach()).reshape(-1) for t in tensors]
         return torch.cat([v if v.dtype == like.dtype and v.device == like.device else v.to(like) for v in parts])
 
+    def gradient_beside(self, own: Tensor) -> Tensor:
+        """g of the coming step, or the batch's `own` gradient where there is none, or one that is yet to be unscaled."""
+        g, most = self.gradient, SCALED * float(torch.linalg.vector_norm(own))
+        return own if g is None or not self.gradient_length <= most else g.to(own)
+
     def scaled_note(self, own: float) -> tuple[str, ...]:
         """A word on gradients that are far longer than those of the loss, `own`: a GradScaler has not unscaled them."""
         if not math.inf > self.gradient_length > SCALED * own > 0:

@@ -152,7 +152,7 @@ def _along(c: Context) -> Seen:
     if any_process(failure is not None, c.source.like.device):
         raise failure or ValueError("it failed in another process that trains this model")
     own = mean_over_processes(local.gradient())
-    g = own if c.gradient is None else c.gradient.to(own)
+    g = c.gradient_beside(own)
     scaling = replace(_standing(c), root=c.root(g))
     p = scaling(g)
     along = dot(g, p)

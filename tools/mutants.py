@@ -45,7 +45,7 @@ TESTS = {
     "posterior/base": "base observations",
     "posterior/curvature_shaped": "curvature_shaped base",
     "posterior/factors": "factors kronecker base",
-    "posterior/files": "files files_format",
+    "posterior/storage": "storage storage_format",
     "posterior/isotropic": "isotropic base",
     "posterior/kronecker": "factors kronecker base",
     "posterior/observations": "observations base tall_columns",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from infhess._checks import as_vectors, count, finite_number
 from infhess._precision import full_precision
-from infhess.lowrank.krylov import block_krylov
+from infhess.lowrank.block_krylov import block_krylov
 from infhess.lowrank.orthonormal import tall_svd
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from infhess._checks import as_vectors, rounding
 from infhess._precision import full_precision
 from infhess.lowrank import Eigenpairs, Operator, SingularTriplets
-from infhess.posterior.files import write
 from infhess.posterior.observations import Observations
+from infhess.posterior.storage import write
 
 
 class GivesPosterior(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from infhess.posterior.base import Posterior
-from infhess.posterior.files import DAMAGED, read
 from infhess.posterior.priors import CurvatureShaped, Isotropic, Kronecker, Symmetric
+from infhess.posterior.storage import DAMAGED, read
 
 PRIORS = {cls.__name__: cls for cls in (Isotropic, Symmetric, CurvatureShaped, Kronecker)}
 

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from infhess import Isotropic, Kronecker, condition, load
-from infhess.posterior.files import FORMAT
+from infhess.posterior.storage import FORMAT
 from util import F64, close, randn, spd
 
 

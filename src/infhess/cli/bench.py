@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, remedies
 
+if TYPE_CHECKING:
+    from infhess.harness.jobs import Job
+    from infhess.harness.rows import RowFile
+
 bench = typer.Typer(no_args_is_help=True, help="Side by side with the alternatives, in one run.")
+
+
+def _in_turn(jobs: Iterable[Job], file: RowFile) -> None:
+    """Run jobs that are timed one after the other; what is in the file does not run again."""
+    from infhess.cli import show
+
+    for job in jobs:
+        if job.key not in file.done():
+            with show.progress(job.title):
+                file.add(job.run())
 
 
 @bench.command()
@@ -30,10 +45,7 @@ def inference(
         from infhess.harness.tables import write
 
         file = RowFile(out, fresh=fresh, seed=seed)
-        for job in comparison.jobs(seed, quick=quick):
-            if job.key not in file.done():
-                with show.progress(job.title):
-                    file.add(job.run())
+        _in_turn(comparison.jobs(seed, quick=quick), file)
         show.inference(file.rows)
         summary = write(out / "summary.md", comparison.summary(file.rows))
         figure = comparison.figure(file.rows, out / "inference.png")
@@ -53,15 +65,11 @@ def overhead(
     """
     with remedies():
         from infhess.bench import overhead as comparison
-        from infhess.cli import show
         from infhess.harness.rows import RowFile
         from infhess.harness.tables import write
 
         file = RowFile(out, fresh=fresh, seed=seed)
-        for job in comparison.jobs(seed, width=0.02 if quick else 1.0):
-            if job.key not in file.done():
-                with show.progress(job.title):
-                    file.add(job.run())
+        _in_turn(comparison.jobs(seed, width=0.02 if quick else 1.0), file)
         summary = write(out / "summary.md", text := comparison.summary(file.rows))
         typer.echo(f"{text}\nrows: {file.path}\nsummary: {summary}")
 

@@ -180,3 +180,24 @@ def test_a_checkpoint_of_another_version_is_refused_whole(make):
     after = opt.state_dict()["state"][0]
     for k, v in good["state"][0].items():
         torch.testing.assert_close(torch.as_tensor(after[k]), torch.as_tensor(v), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_checkpoints_of_version_0_1_load(known):
+    """They had 28 scalars, and null directions from the start."""
+    model, opt = armed() if known else (net(), None)
+    opt = opt or infhess.Preconditioned(BASES["sgd"](model.parameters()), rank=3)
+    saved = copy.deepcopy(opt.state_dict())
+    for p, entry in zip(model.parameters(), saved["state"].values()):
+        entry["curvature_numbers"] = entry["curvature_numbers"][:28]
+        for name, shape in (("basis", (3, *p.shape)), ("gain", (3,)), ("values", (3,))):
+            entry.setdefault(f"curvature_{name}", torch.zeros(shape))
+        entry |= {f"curvature_{name}": torch.zeros_like(p) for name in ("recent", "lagging")}
+    other = net()
+    other.load_state_dict(model.state_dict())
+    again = infhess.Preconditioned(BASES["sgd"](other.parameters()), rank=3)
+    again.load_state_dict(saved)
+    assert bool(again._learnt.blocks) == known
+    steps(model, opt, 3)
+    steps(other, again, 3)
+    assert same(weights(model), weights(other))

@@ -36,11 +36,11 @@ def least_squares(parts, steps=80, base=lambda p: torch.optim.SGD(p, lr=0.1), la
 
 @pytest.mark.parametrize("base", ["sgd", "adam"])
 @pytest.mark.parametrize("parts", [2, 4])
-def test_micro_batches_are_one_batch_bit_for_bit_but_for_rounding(parts, base):
+def test_micro_batches_are_one_batch_to_rounding(parts, base):
     make = {"sgd": lambda p: torch.optim.SGD(p, lr=0.1), "adam": lambda p: torch.optim.Adam(p, lr=0.1)}[base]
     whole, value = least_squares(1, base=make)
     cut, other = least_squares(parts, base=make)
-    torch.testing.assert_close(cut, whole, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(cut, whole, rtol=1e-12, atol=1e-13)
     assert other < max(2 * value, 1e-12)
     assert value < {"sgd": 1e-9, "adam": 1e-3}[base]
 
@@ -86,7 +86,7 @@ def rates(parts, steps=130, last_alone=False, dropout=0.0):
             elif i == parts - 1:
                 opt.observe(loss, (x[small], y[small]), points=64)
         opt.step()
-        seen.append(float(opt.rate))
+        seen.append(opt._rate_state.allowed)  # not the rate itself, which is at its bound by |w| here
     return model, opt, seen
 
 
@@ -95,9 +95,10 @@ def test_rate_free_takes_micro_batches_as_one_batch(last_alone):
     _, whole, usual = rates(1)
     _, cut, seen = rates(8, last_alone=last_alone)
     assert whole._rate_state.points == cut._rate_state.points == 64
-    # A probe of one micro-batch is of a noisier curvature: level within a third, in the mean over the run.
+    # The product is of one micro-batch in eight, whose noise adds to hᵀDh: it allows for .58 of what the whole batch does.
+    # Taken for the gradient of a batch eight times smaller as well, it would be .58 · 8^{−1/3} = .29.
     mean = sum(math.log(a / b) for a, b in zip(seen[20:], usual[20:])) / len(seen[20:])
-    assert abs(mean) < 0.3
+    assert math.log(0.45) < mean < 0
 
 
 def test_several_observations_of_one_batch_move_as_one():

@@ -15,7 +15,7 @@ from infhess.preconditioners.scaling import Block, Scaling, identity
 
 PREFIX = "curvature_"
 NUMBERS = PREFIX + "numbers"
-OF_BLOCK, SMALL, OF_ALL = ("basis", "root"), ("gain", "values"), ("recent", "lagging")
+SMALL, OF_ALL = ("gain", "values"), ("recent", "lagging")
 Entries = dict[str, Tensor]  # what a checkpoint holds of a parameter
 
 

@@ -62,14 +62,14 @@ def test_a_forgotten_observe_is_named():
     model = small_net()
     opt = infhess.RateFree(model.parameters())
     loss_of(model)(data()).backward()
-    with pytest.raises(RuntimeError, match="observe was not called"):
+    with pytest.raises(RuntimeError, match="no training pass was seen"):
         opt.step()
     train(model, opt, 2)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(200):
             opt.step()
-    assert len([w for w in seen if "observe was not called for 160 steps" in str(w.message)]) == 1
+    assert len([w for w in seen if "no training pass was seen for 160 steps" in str(w.message)]) == 1
 
 
 @pytest.mark.parametrize("wrong", [{"weight_decay": -1}, {"betas": (1.0, 0.9)}, {"lr": -1.0}, {"eps": math.nan}])

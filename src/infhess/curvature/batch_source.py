@@ -61,9 +61,9 @@ class BatchSource(Source):
         return self._points or size_of(batch)
 
     @full_precision
-    def local(self, batch: Batch) -> Local:
+    def local(self, batch: Batch, seed: int | None = None) -> Local:
         """The curvature of one batch, with a seed of its own for its dropout."""
-        local = self.at(batch, self.seed())
+        local = self.at(batch, self.seed() if seed is None else seed)
         local.points = self.points_of(batch)
         return local
 

@@ -38,10 +38,7 @@ def untouched(params: Sequence[Tensor], seed: int) -> Iterator[Watch]:
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=devices))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the others have no double backward
-        if devices:  # nor do cuDNN's recurrent nets
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        stack.enter_context(_eager())
+        stack.enter_context(twice_differentiable(params))
         stack.enter_context(_parameter_hooks_off(params))
         stack.enter_context(_modules_kept(watch))
         # Not torch.manual_seed: where CUDA is not in use it notes down a traceback at each call.
@@ -52,6 +49,17 @@ def untouched(params: Sequence[Tensor], seed: int) -> Iterator[Watch]:
         before = _random_states(devices)
         yield watch
         watch.random = any(not torch.equal(a, b) for a, b in zip(before, _random_states(devices)))
+
+
+@contextmanager
+def twice_differentiable(params: Sequence[Tensor]) -> Iterator[None]:
+    """Within: attention in its mathematical form, no cuDNN, compiled models as written; the others have no double backward."""
+    with ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if any(p.device.type == "cuda" for p in params):
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        stack.enter_context(_eager())
+        yield
 
 
 @contextmanager
@@ -73,10 +81,15 @@ class TwiceDifferentiable(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """v g / |v| from elementary operations; everything else as it is."""
+        return self.call(func, args, kwargs or {})
+
+    @staticmethod
+    def call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The operation, or one that differentiates twice in its place."""
         if func is torch._weight_norm:
             v, g, dim = (*args, 0)[:3]
-            return v * (g / torch.norm_except_dim(v, 2, (kwargs or {}).get("dim", dim)))
-        return func(*args, **(kwargs or {}))
+            return v * (g / torch.norm_except_dim(v, 2, kwargs.get("dim", dim)))
+        return func(*args, **kwargs)
 
 
 class Coarsest(TorchFunctionMode):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,10 +18,10 @@ from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import dense, length, real
+from infhess.curvature.training_pass import TrainedHessian, TrainingPass
 from infhess.optim.averaging.averaged import Averaging, Group, Loss
 from infhess.optim.checkpoint import Scalars
-from infhess.optim.distributed import mean_over_processes
-from infhess.optim.rate.probe import Probe, Reading, wide
+from infhess.optim.rate.probe import Piece, Probe, Reading, wide
 from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.rate.settings import RATE_FREE
@@ -94,6 +95,7 @@ class RateFree(Averaging):
         defaults = {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "eps": eps, "maximize": maximize}
         self._prober = Prober()
         self._reset_size()
+        self.report: RateReport | None = None  # of the last curvature probe
         super().__init__(params, defaults)
 
     @property
@@ -130,23 +132,63 @@ class RateFree(Averaging):
 
         """
         self._outside("observe")
-        state, started = self._rate_state, time.perf_counter()
+        started = time.perf_counter()
         if not self._prober.expects(lambda: size_of(batch) if points is None else count(points, "points")):
             self._keep(loss, batch)
             return None
-        before, masks = (
-            state.allowed,
-            generator or torch.Generator().manual_seed(int(state.steps)),
-        )  # others at each probe
         try:
+            masks = generator or self._masks()
             source = Hessian(loss, self._params(), [batch], products=products, points=points, generator=masks)
-            notes = self._prober.begin(source, batch, self._read)
+            self._prober.add(source, batch)
+            before, probes = self._rate_state.allowed, self._prober.complete
+            notes = self._prober.begin(self._read) if probes else ()
         except BaseException:
             self._prober.reset()
             raise
         self._keep(loss, batch)
-        notes, seconds = (*notes, *state.diagnostics(before)), time.perf_counter() - started
-        return RateReport(self.rate, state.allowed, source.products, source.product_points, seconds, notes)
+        return self._report(self._prober.pieces, notes, before, started) if probes else None
+
+    def _masks(self) -> torch.Generator:
+        """For dropout, others at each probe and for each micro-batch."""
+        return torch.Generator().manual_seed(int(self._rate_state.steps) + (self._prober.micro_batches - 1) * 2**32)
+
+    @contextmanager
+    def watch(self, *, points: int | None = None) -> Iterator[None]:
+        """Around the forward and backward pass of training, in a loop without a closure; then `step()`.
+
+        On the steps at which curvature is probed, one in eighty, the gradient's graph is kept and the Hessian-vector product
+        is taken in `step`. Else nothing happens. With gradient accumulation, watch each micro-batch.
+
+        Args:
+            points: the batch size. By default it is the leading dimension of what the model's parameters are applied to.
+
+        """
+        self._outside("watch")
+        known = None if points is None else count(points, "points")
+        if not self._rate_state.due:
+            yield
+            self._prober.expects(lambda: 0)
+            return
+        with TrainingPass(self._params()) as done:
+            yield
+        self._take(done, known or done.points)
+
+    def _take(self, done: TrainingPass, points: int) -> None:
+        """A training pass as one more micro-batch of the coming step."""
+        if self._prober.expects(lambda: points):
+            self._prober.add_graph(TrainedHessian(done, points), done)
+
+    def _report(self, pieces: list[Piece], notes: tuple[str, ...], before: float, started: float) -> RateReport:
+        state = self._rate_state
+        self.report = RateReport(
+            self.rate,
+            state.allowed,
+            sum(piece.source.products for piece in pieces),
+            sum(piece.source.product_points for piece in pieces),
+            time.perf_counter() - started,
+            (*notes, *state.diagnostics(before)),
+        )
+        return self.report
 
     def _read(self, probe: Probe) -> Reading:
         """A probe along Dg, with what `.grad` holds and D as the coming step will have it."""
@@ -163,15 +205,15 @@ class RateFree(Averaging):
             group = groups[probe.params[i]]
             return ahead(self.state[probe.params[i]], group["betas"][1], self._eps(group), g[i], x)
 
-        reading = probe.read(g, scaled, accumulated=self._prober.micro_batches > 1 or not probe.source.split)
-        if probe.local.watch.modules:
-            self._norms = probe.local.watch.norms
+        reading = probe.read(g, scaled)
+        if probe.norms is not None:
+            self._norms = probe.norms
         return reading
 
     def _gradient(self, probe: Probe) -> list[Tensor]:
         """What `.grad` holds of each probed parameter; the batch's own gradient before there is any."""
         if all(p.grad is None for p in probe.params):
-            return [mean_over_processes(g.clone()) for g in probe.own()]
+            return probe.own()
         return [
             torch.zeros_like(self.state[p]["z"]) if p.grad is None else wide(real(dense(p.grad))) for p in probe.params
         ]
@@ -198,9 +240,19 @@ class RateFree(Averaging):
         loss = None
         if closure is not None:
             with torch.enable_grad():
-                loss = closure()
+                loss = self._run(closure)
         with torch.no_grad():
             self._step()
+        return loss
+
+    def _run(self, closure: Callable[[], Any]) -> Any:
+        """Training's own forward and backward pass, watched; unless the closure observes by itself."""
+        if self._prober.micro_batches:
+            return closure()
+        with TrainingPass(self._params()) if self._rate_state.due else nullcontext() as done:
+            loss = closure()
+        if not self._prober.micro_batches:
+            self._take(done, done.points) if done is not None else self._prober.expects(lambda: 0)
         return loss
 
     def _step(self) -> None:
@@ -209,8 +261,11 @@ class RateFree(Averaging):
             return
         self._check_observed()
         gradient = length([part.grads for part in live])
-        self._prober.finish(gradient, self._read)
+        before, started, pieces = self._rate_state.allowed, time.perf_counter(), self._prober.pieces
+        notes = self._prober.finish(gradient, self._read)
         state = self._rate_state
+        if notes is not None:
+            self._report(pieces, notes, before, started)
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip(math.isfinite(gradient))
             return
@@ -247,14 +302,14 @@ class RateFree(Averaging):
         state, every = self._rate_state, 2 * RATE_FREE.every
         if not state.observed_at:
             raise RuntimeError(
-                "RateFree: observe was not called, so there is no rate; call opt.observe(loss, batch) between backward and "
-                "step, with each batch"
+                "RateFree: no training pass was seen, so there is no rate; call opt.step(closure), or put forward and backward "
+                "into `with opt.watch():`, or call opt.observe(loss, batch) between backward and step, with each batch"
             )
         missed = state.steps - state.observed_at
         if missed >= every and missed % every == 0:
             warnings.warn(
-                f"RateFree: observe was not called for {missed:.0f} steps, and the rate follows curvature no more; "
-                "call opt.observe(loss, batch) between backward and step, with each batch",
+                f"RateFree: no training pass was seen for {missed:.0f} steps, and the rate follows curvature no more; call "
+                "opt.step(closure), opt.watch() or opt.observe(loss, batch) with each batch",
                 stacklevel=3,
             )
 

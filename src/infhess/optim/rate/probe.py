@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from infhess._checks import small_dtype
-from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import dense, real, shaped
-from infhess.optim.distributed import mean_over_processes, world_size
+from infhess.curvature.local import Local
+from infhess.optim.distributed import any_process, mean_over_processes, world_size
 
 Scaled = Callable[[int, Tensor], Tensor]  # D x of parameter i
 
@@ -26,21 +27,48 @@ class Reading(NamedTuple):
     log_ratio: float
 
 
-class Probe:
-    """The gradient of one batch, kept with its graph until the step that it belongs to is made.
+class Piece:
+    """A micro-batch of the coming step: its curvature, made anew for each use or kept with its graph."""
 
-    With several processes each has its own batch, and h is the mean over them: all read the same.
+    def __init__(self, source: BatchSource, batch: Batch, *, keep: bool = True) -> None:
+        self.source, self.batch, self.keep, self.seed = source, batch, keep, source.seed()
+        self._local: Local | None = None
+
+    def local(self) -> Local:
+        """With the same dropout mask each time."""
+        local = self._local or self.source.local(self.batch, self.seed)
+        self._local = local if self.keep else None
+        return local
+
+
+class Probe:
+    """Curvature along a direction, of the micro-batches of a step that are at hand.
+
+    With several processes each has its own, and all read the mean over them.
     """
 
-    def __init__(self, source: Hessian, batch: Batch) -> None:
-        self.source, self.local = source, source.local(batch)
-        self.params = source.flat.live
+    def __init__(self, pieces: Sequence[Piece], micro_batches: int = 1) -> None:
+        self.pieces, self.params = pieces, pieces[0].source.flat.live
+        self.micro_batches = max(micro_batches, len(pieces))
+        self.norms: list[Any] | None = None  # BatchNorm layers that ran, where modules were seen
+
+    @property
+    def whole(self) -> bool:
+        """Whether all micro-batches of the step are at hand."""
+        return len(self.pieces) == self.micro_batches
 
     def own(self) -> list[Tensor]:
-        """The gradient of the probed batch, real, in single precision at the least."""
-        return [_plain(g) for g in self.local.gradients]
+        """The gradient of these micro-batches, real, in single precision at the least."""
+        sums: list[Tensor] = []
 
-    def read(self, g: Sequence[Tensor], scaled: Scaled, *, accumulated: bool) -> Reading:
+        def of_this_process() -> None:
+            for piece in self.pieces:
+                sums[:] = _sum(sums, [_plain(x) for x in piece.local().gradients])
+
+        self._agreed(of_this_process)
+        return self._mean(sums, len(self.pieces))
+
+    def read(self, g: Sequence[Tensor], scaled: Scaled) -> Reading:
         """Along Dg, with g the gradient of the coming step and D its scaling; h = HDg is scaled as g is.
 
         √(gᵀDg/hᵀDh) needs no sign of gᵀDHDg, which changes often early on. Scaling the loss does not change it, and it scales
@@ -50,29 +78,77 @@ class Probe:
         along, gradient, direction = total(g, p), norm(g), norm(p)
         if not (0 < along < math.inf):
             return Reading(gradient, direction, math.nan)
-        h = self.source.products_of(self.local, [shaped(x, w) for x, w in zip(p, self.params)])
+        vectors = [shaped(x, w) for x, w in zip(p, self.params)]
         del p
-        h = [mean_over_processes(_plain(x)) for x in h]
-        factor = self._factor(g, accumulated)
-        across = sum(dot(x, scaled(i, x)) for i, x in enumerate(h)) * factor**2
+        products, own = self.measure(vectors)
+        del vectors
+        across = self._across(products, scaled) * self.factor(g, own) ** 2
         if not 0 < across < math.inf:
             return Reading(gradient, direction, math.nan)
         return Reading(gradient, direction, 0.5 * (math.log(along) - math.log(across)))
 
-    def _factor(self, g: Sequence[Tensor], accumulated: bool) -> float:
+    def measure(self, vectors: Sequence[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
+        """Products, one for all pieces where they are the whole step and else one for each; and the pieces' gradient."""
+        found: list[list[Tensor]] = []
+        own: list[Tensor] = []
+
+        def of_this_process() -> None:
+            for piece in self.pieces:
+                local = piece.local()
+                h = [_plain(x) for x in piece.source.products_of(local, vectors)]
+                found[:] = [_sum(found[0], h)] if found and self.whole else [*found, h]
+                own[:] = _sum(own, [_plain(x) for x in local.gradients])
+                if local.watch.modules:
+                    self.norms = local.watch.norms
+
+        self._agreed(of_this_process)
+        number = len(self.pieces)
+        return [self._mean(h, number if self.whole else 1) for h in found], self._mean(own, number)
+
+    @staticmethod
+    def _mean(sums: list[Tensor], number: int) -> list[Tensor]:
+        """Over pieces and processes."""
+        if number > 1:
+            sums = list(torch._foreach_div(sums, float(number)))
+        return [mean_over_processes(x.clone()) for x in sums] if world_size() > 1 else sums
+
+    def _across(self, products: list[list[Tensor]], scaled: Scaled) -> float:
+        """hᵀDh of the whole step. Of micro-batches in part: what two of them share, and the noise of so many.
+
+        E h₁ᵀDh₂ is free of noise, and the mean of k has a k-th of the noise that E hᵢᵀDhᵢ has beyond it.
+        """
+        squares = [sum(dot(x, scaled(i, x)) for i, x in enumerate(h)) for h in products]
+        square = sum(squares) / len(squares)
+        if len(products) == 1:
+            return square
+        shared = sum(dot(x, scaled(i, y)) for i, (x, y) in enumerate(zip(*products)))
+        return max(shared + (square - shared) / self.micro_batches, square / self.micro_batches)
+
+    def factor(self, g: Sequence[Tensor], own: Sequence[Tensor]) -> float:
         """What g was multiplied by on its way from the loss: clipping, a scaled loss, a sum over micro-batches.
 
-        |g|/|own| where g is of the probed batch alone, also if dropout drew another mask. Where it is of more batches,
+        |g|/|own| where both are of the same batches, also if dropout drew another mask. Where g is of more batches,
         |g|²/⟨g, own⟩: noise that has averaged out in g then does not count as a factor.
         """
-        squares = shared = 0.0
-        for x, y in zip(g, self.own()):
-            y = mean_over_processes(y.clone() if world_size() > 1 else y)
-            squares, shared = squares + dot(y, y), shared + dot(x, y)
-        length = norm(g)
-        if accumulated and shared > 0:
+        length, shared, squares = norm(g), total(g, own), total(own, own)
+        if shared > 0 and not (self.whole and all(piece.source.split for piece in self.pieces)):
             return length**2 / shared
         return length / math.sqrt(squares) if squares > 0 else 1.0
+
+    def _agreed(self, of_this_process: Callable[[], None]) -> None:
+        """What each process computes alone; where it fails in one of them, it fails in all."""
+        failure: Exception | None = None
+        try:
+            of_this_process()
+        except Exception as error:
+            failure = error
+        if any_process(failure is not None, self.params[0].device):
+            raise failure or ValueError("it failed in another process that trains this model")
+
+
+def _sum(before: list[Tensor], more: list[Tensor]) -> list[Tensor]:
+    """Tensor by tensor; what is first is not copied, and never written to: it may be part of a graph."""
+    return list(torch._foreach_add(before, more)) if before else more
 
 
 # Numbers of a dot product that are converted to double precision at a time: no copy of a large tensor is made.

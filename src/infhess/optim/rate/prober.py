@@ -8,23 +8,29 @@ from copy import copy
 
 import torch
 
-from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
-from infhess.optim.distributed import all_reduce_mean, any_process, world_size
-from infhess.optim.rate.probe import Probe, Reading
+from infhess.optim.distributed import all_reduce_mean, world_size
+from infhess.optim.rate.probe import Piece, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
 
 # A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read anew.
 CHANGED = 1e-4
 # What a report may have taken off the state since, and what `observe` has counted.
 KEPT = ("observed", "observed_at", "shortened", "skipped", "bounded", "waiting")
+# Graphs of training passes that are kept for one step: two tell curvature from its noise.
+GRAPHS = 2
 Read = Callable[[Probe], Reading]  # along the optimizer's gradients and scaling, as they stand
 
 
+class NothingToReadError(ValueError):
+    """No gradient, or no curvature along it."""
+
+
 class Prober:
-    """The learning rate's state, and the probe of the coming step while that step is not made."""
+    """The learning rate's state, and the micro-batches of the coming step while that step is not made."""
 
     def __init__(self, state: RateState | None = None) -> None:
         self.state = state or RateState()
@@ -32,81 +38,82 @@ class Prober:
 
     def reset(self) -> None:
         """Nothing observed since the last step."""
+        self.pieces: list[Piece] = []
         self.probe: Probe | None = None
         self.micro_batches, self._probed, self.state.observed = 0, math.nan, 0.0
 
     def expects(self, points_of: Callable[[], int]) -> bool:
-        """Count a micro-batch; whether curvature is to be probed on it.
-
-        Micro-batches come in equal numbers: the probe is of the last one, when the gradient is complete.
-        """
+        """Count a micro-batch; whether curvature is to be probed at the coming step."""
         due = self.state.due
         points = points_of() if due else 0
         self.state.observed_at = self.state.steps + 1
         self.state.observed += points
         self.micro_batches += 1
-        return due and self.micro_batches == self.state.micro_batches
+        return due
 
-    def begin(self, source: Hessian, batch: Batch, read: Read) -> tuple[str, ...]:
+    @property
+    def complete(self) -> bool:
+        """Whether as many micro-batches were seen as the step before had: they come in equal numbers."""
+        return self.micro_batches == self.state.micro_batches
+
+    def add(self, source: BatchSource, batch: Batch) -> None:
+        """One more micro-batch to probe. Its graph is kept where it is the only one."""
+        self.pieces.append(Piece(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
+
+    def add_graph(self, source: BatchSource, batch: Batch) -> None:
+        """The graph of a training pass. Two of a step are kept, however many it has."""
+        if len(self.pieces) < GRAPHS:
+            self.pieces.append(Piece(source, batch))
+
+    def begin(self, read: Read) -> tuple[str, ...]:
         """One probe. One that fails changes nothing, in all processes; the first has to tell something."""
         self._before = copy(self.state)
+        failure: ValueError | None = None
         try:
-            reading, failure = self._first_reading(source, batch, read)
+            self._follow(read)
+        except ValueError as error:
+            failure = error
         except BaseException:
             self.state = self._before
             self.reset()
             raise
         self.state.probed()
-        if failure is not None:
-            self.probe = None
+        if failure is not None and not isinstance(failure, NothingToReadError):
+            self.probe, self.pieces = None, []
             if isinstance(failure, DoubleBackwardError) or math.isnan(self.state.log_rate):
                 self.reset()
                 raise failure
-        elif reading is None or math.isnan(reading.log_ratio):
-            failure = ValueError("there was no gradient, or no curvature along it, on this batch")
         return () if failure is None else (f"a curvature probe was skipped: {failure}",)
 
-    def _first_reading(self, source: Hessian, batch: Batch, read: Read) -> tuple[Reading | None, ValueError | None]:
-        """What a new probe reads, or why it does not: where it fails in one process, no process has it."""
-        failure: Exception | None = None
-        try:
-            self.probe = Probe(source, batch)
-        except Exception as error:
-            failure = error
-        if any_process(failure is not None, source.like.device):
-            failure = failure or ValueError("it failed in another process that trains this model")
-        if failure is not None and not isinstance(failure, ValueError):
-            raise failure
-        if failure is not None:
-            return None, failure
-        try:
-            return self._follow(read), None
-        except DoubleBackwardError as error:
-            return None, error
-
     @torch.no_grad()
-    def _follow(self, read: Read) -> Reading:
+    def _follow(self, read: Read) -> None:
         """Read the probe along the gradient as it stands, and follow what it says."""
-        probe, state = self.probe, self.state
-        assert probe is not None
-        state.count_points(all_reduce_mean([state.observed], probe.params[0].device)[0] * world_size())
+        state = self.state
+        probe = self.probe = Probe(self.pieces, self.micro_batches)
         reading = read(probe)
+        state.count_points(all_reduce_mean([state.observed], probe.params[0].device)[0] * world_size())
         self._probed = reading.gradient
         state.begin(length([[real(w.detach()) for w in probe.params]]), reading.direction)
-        if not math.isnan(reading.log_ratio):
-            state.see(reading.log_ratio)
-        return reading
+        if math.isnan(reading.log_ratio):
+            raise NothingToReadError("there was no gradient, or no curvature along it, on this batch")
+        state.see(reading.log_ratio)
 
-    def finish(self, gradient: float, read: Read) -> None:
-        """The step is made with a gradient of this length: read anew where it was clipped, unscaled or added to since."""
-        changed = self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient
-        micro_batches = float(self.micro_batches or self.state.micro_batches)
+    def finish(self, gradient: float, read: Read) -> tuple[str, ...] | None:
+        """The step is made with a gradient of this length: read anew where it was clipped, unscaled or added to since.
+
+        Notes where it is probed here for the first time: all of a training pass is known only now.
+        """
+        notes, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
         try:
-            if changed and math.isfinite(gradient):
-                self._read_anew(read)
+            if self.pieces and math.isfinite(gradient):
+                if self.probe is None and math.isnan(self._probed):
+                    notes = self.begin(read)
+                elif self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient:
+                    self._read_anew(read)
         finally:
             self.reset()
         self.state.micro_batches = micro_batches
+        return notes
 
     def _read_anew(self, read: Read) -> None:
         """As if the first reading had not been; it stands where weights of the probe's graph have changed since."""
@@ -115,6 +122,9 @@ class Prober:
             setattr(self.state, name, getattr(first, name))
         try:
             self._follow(read)
-            self.state.probed()
-        except RuntimeError:
+        except NothingToReadError:
+            pass
+        except (RuntimeError, ValueError):
             self.state = first
+            return
+        self.state.probed()

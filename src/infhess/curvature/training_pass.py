@@ -1,0 +1,134 @@
+"""The Hessian from the training pass itself: its gradients are kept with their graph, and no second pass is made."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from infhess.curvature.batch_source import BatchSource
+from infhess.curvature.batches import Batch
+from infhess.curvature.local import DoubleBackwardError, HessianLocal, Local
+from infhess.curvature.untouched import TwiceDifferentiable, Watch, twice_differentiable
+
+NO_GRAPH = (
+    "no gradient came with its graph: call loss.backward() within watch() or the closure, not torch.autograd.backward, and "
+    "pass use_reentrant=False to checkpoint"
+)
+
+
+class TrainingPass(TorchFunctionMode):
+    """Around forward and backward: the gradient of each parameter is kept with its graph, and `.grad` is as ever.
+
+    `loss.backward()` is asked for the graph, and a hook on each parameter takes it off the gradient again before it is added
+    to `.grad`: to training, to DistributedDataParallel and to hooks it is one ordinary backward pass.
+    """
+
+    def __init__(self, params: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.params = [p for p in params if p.requires_grad]
+        self.backwards = 0  # calls of backward that were seen
+        self.complete = True  # whether every gradient came with its graph
+        self._gradients: dict[int, Tensor] = {}
+        self._known = {id(p) for p in self.params}
+        self._rows: Counter[int] = Counter()
+        self._keeps_graph = False  # whether the caller asked for the graph, too
+
+    @property
+    def points(self) -> int:
+        """The batch size as far as it shows: the usual leading dimension of what meets a parameter; 0 where none did."""
+        return self._rows.most_common(1)[0][0] if self._rows else 0
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradient with its graph, summed over backward passes; zero for a parameter that none has reached."""
+        return [self._gradients[id(p)] if id(p) in self._gradients else torch.zeros_like(p) for p in self.params]
+
+    def __enter__(self) -> TrainingPass:
+        """Operations that differentiate twice, and hooks on the parameters."""
+        with ExitStack() as stack:
+            stack.enter_context(twice_differentiable(self.params))
+            for p in self.params:
+                stack.callback(p.register_hook(partial(self._take, id(p))).remove)  # type: ignore[no-untyped-call]
+            super().__enter__()  # type: ignore[no-untyped-call]
+            self._exit = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """As before."""
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._exit.close()
+
+    def _take(self, key: int, g: Tensor) -> Tensor | None:
+        """Keep a gradient as autograd hands it over; training gets it without its graph."""
+        if not torch.is_grad_enabled():
+            self.complete = False
+            return None
+        self._gradients[key] = self._gradients[key] + g if key in self._gradients else g
+        return None if self._keeps_graph else g.detach()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Everything as it is, but for `backward`, and operations whose double backward is wrong."""
+        kwargs = kwargs or {}
+        if func is Tensor.backward:
+            return self._backward(*args, **kwargs)
+        self._count_rows(args)
+        return TwiceDifferentiable.call(func, args, kwargs)
+
+    def _backward(
+        self,
+        loss: Tensor,
+        gradient: Any = None,
+        retain_graph: Any = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        self.backwards += 1
+        self._keeps_graph = create_graph
+        with warnings.catch_warnings():
+            # Of a cycle between a parameter and its gradient: the hooks leave none.
+            warnings.filterwarnings("ignore", message="Using backward\\(\\) with create_graph=True")
+            loss.backward(gradient, retain_graph, True, inputs)  # type: ignore[no-untyped-call]
+
+    def _count_rows(self, args: Sequence[Any]) -> None:
+        """The leading dimension of the first tensor that meets a parameter."""
+        tensors = [t for a in args for t in (a if isinstance(a, list | tuple) else (a,)) if isinstance(t, Tensor)]
+        others = [t for t in tensors if id(t) not in self._known]
+        if others and len(others) < len(tensors) and others[0].ndim:
+            self._rows[others[0].shape[0]] += 1
+
+
+class TrainedLocal(HessianLocal):
+    """The curvature of a batch that training has just differentiated."""
+
+    def __init__(self, done: TrainingPass, source: BatchSource) -> None:
+        self.flat, self.seed, self.watch, self._alone = source.flat, 0, Watch(), False
+        self._gradients = done.gradients
+
+
+class TrainedHessian(BatchSource):
+    """The Hessian of what training has just differentiated, as a source of that one batch."""
+
+    def __init__(self, done: TrainingPass, points: int) -> None:
+        self._points, self._done = points, done
+        super().__init__(done.params, [done], split=False, generator=None)
+
+    def at(self, batch: Batch, seed: int) -> Local:
+        """The kept graph; it holds as long as the parameters are what they were."""
+        if not (self._done.complete and self._done.backwards):
+            raise DoubleBackwardError(NO_GRAPH)
+        return TrainedLocal(self._done, self)
+
+    def fresh(self, batches: Iterable[Batch]) -> BatchSource:
+        """There is no loss to evaluate on other data."""
+        raise TypeError("expected a loss that can be evaluated on other batches; make a Hessian of it")

@@ -104,6 +104,8 @@ PLAIN = {
       ("gradient", "matvec", "product_and_gradient", "spread")),
 
     "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
+    # training runs within, under its own autocast
+    "RateFree.watch", "Preconditioned.watch", "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
 }  # fmt: skip
 
 

@@ -19,6 +19,8 @@ from infhess.curvature.batches import Batch
 from infhess.curvature.local import DoubleBackwardError, HessianLocal, Local
 from infhess.curvature.untouched import TwiceDifferentiable, Watch, twice_differentiable
 
+# Training passes of one step whose graphs are kept: two tell curvature from its noise.
+GRAPHS = 2
 NO_GRAPH = (
     "no gradient came with its graph: call loss.backward() within watch() or the closure, not torch.autograd.backward, and "
     "pass use_reentrant=False to checkpoint"
@@ -122,6 +124,10 @@ class TrainedHessian(BatchSource):
     def __init__(self, done: TrainingPass, points: int) -> None:
         self._points, self._done = points, done
         super().__init__(done.params, [done], split=False, generator=None)
+
+    def points_of(self, batch: Batch) -> int:
+        """As far as it is known; 0 where it is not."""
+        return self._points
 
     def at(self, batch: Batch, seed: int) -> Local:
         """The kept graph; it holds as long as the parameters are what they were."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -13,17 +14,19 @@ from torch import Tensor
 from infhess._checks import count
 from infhess._precision import full_precision
 from infhess.curvature import batches as batching
-from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
 from infhess.curvature.local import DoubleBackwardError
+from infhess.curvature.training_pass import GRAPHS, TrainedHessian, TrainingPass
 from infhess.lowrank import Operator
 from infhess.optim.base_optimizers import rate_is_known
-from infhess.optim.controllers import switch
+from infhess.optim.controllers import nonconvex, switch
 from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.distributed import world_size
 from infhess.optim.preconditioning.apply import fits
 from infhess.optim.preconditioning.layers import BLOCKS
+from infhess.optim.rate.probe import Piece, Probe
 from infhess.optim.reports import Report
 from infhess.optim.updates import Update
 from infhess.optim.wrapper import Wrapper
@@ -35,14 +38,19 @@ LARGE = 100_000
 
 
 class Observed(NamedTuple):
-    """A call of `observe`."""
+    """A micro-batch of the coming step: the loss and batch given to `observe`, or a training pass that was watched."""
 
-    loss: Callable[[Batch], Tensor]
+    loss: Callable[[Batch], Tensor] | None
     batch: Batch
     points: int | None
-    split: bool
-    products: str
-    generator: torch.Generator | None
+    split: bool = False
+    products: str = "exact"
+    generator: torch.Generator | None = None
+
+    @property
+    def size(self) -> int:
+        """Data points."""
+        return batching.size_of(self.batch) if self.points is None else self.points
 
 
 class Preconditioned(Wrapper):
@@ -86,6 +94,7 @@ class Preconditioned(Wrapper):
         "_acted",
         "_was_fresh",
         "_unread",
+        "report",
     )
 
     def __init__(
@@ -112,6 +121,7 @@ class Preconditioned(Wrapper):
         self._acted = 0  # how many of them were acted upon
         self._was_fresh = True  # whether nothing was known before that
         self._unread: tuple[str, ...] = ()  # notes of a report that nobody was there to take
+        self.report: Report | None = None  # of the last estimate or curvature probe
         super().__init__(base, self._asked_rank, blocks)
         self.method, self.step_length = method, step_length
         self.steps = None if steps is None else count(steps, "steps")
@@ -165,16 +175,9 @@ class Preconditioned(Wrapper):
         notes = (*self._unread, *found.notes, *step.notes, *self._state.diagnostics())
         self._unread = ()
         seconds = time.perf_counter() - started
-        return Report(
-            found.values,
-            found.std,
-            step.step,
-            source.products,
-            source.data_points,
-            seconds,
-            notes,
-            source.product_points,
-        )
+        cost = source.products, source.data_points, seconds, notes, source.product_points
+        self.report = Report(found.values, found.std, step.step, *cost)
+        return self.report
 
     # ---- online
 
@@ -200,9 +203,48 @@ class Preconditioned(Wrapper):
         """
         if not self._observed:
             self._check_observable()
+        points = None if points is None else count(points, "points")
         self._observed.append(Observed(loss, batch, points, split and points is None, products, generator))
         # Micro-batches come in equal numbers: the last one is acted upon.
         return self._act() if len(self._observed) == self._state.micro_batches else None
+
+    @contextmanager
+    def watch(self, *, points: int | None = None) -> Iterator[None]:
+        """Around the forward and backward pass of training, in nets; then `step()`, and no `observe`.
+
+        On steps at which curvature is probed, one in eighty, the gradient's graph is kept and the Hessian-vector product is
+        taken in `step`. Else nothing happens. With gradient accumulation, watch each micro-batch; `points` is its size.
+        """
+        if not self._observed:
+            self._check_observable()
+        known = None if points is None else count(points, "points")
+        with self._training_pass() as done:
+            yield
+        self._observed.append(Observed(None, done, known or (done.points if done else 0)))
+
+    def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
+        """What keeps the graph where curvature is probed at the coming step; of two passes of a step, however many it has."""
+        kept = sum(o.batch is not None for o in self._observed)
+        probes = nonconvex.due(self._state, self._state.steps + 1) and kept < GRAPHS
+        return TrainingPass(self._params()) if probes else nullcontext()
+
+    def _run(self, closure: Callable[[], Any]) -> Any:
+        """Training's own forward and backward pass, watched; unless an `update` or `observe` is in charge."""
+        if self._observed or not self._drives:
+            return closure()
+        with self._training_pass() as done:
+            loss = closure()
+        if not self._observed:
+            self._observed.append(Observed(None, done, done.points if done else 0))
+        return loss
+
+    @property
+    def _drives(self) -> bool:
+        """Whether training passes drive the wrapper: nothing does so far, or they and `observe` in a net have done so."""
+        state = self._state
+        able = self.method == "curvature" and self.step_length == "measured" and rate_is_known(self.base)
+        follows = state.nonconvex and state.rate > 0
+        return bool(able and state.base_rate > 0 and (not state.active or state.step == 0 or follows))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. A batch that was observed and never stepped with, for a gradient that is not finite, is skipped."""
@@ -228,7 +270,7 @@ class Preconditioned(Wrapper):
             ):  # the very first step, of one micro-batch alone
                 self.reset()
             if not self._acted and (report := self._act()):
-                self._unread = report.notes
+                self.report, self._unread = report, report.notes
             self._state.micro_batches = float(len(self._observed))
         self._observed.clear()
         self._acted = 0
@@ -237,14 +279,14 @@ class Preconditioned(Wrapper):
         """Let a controller decide on the coming step, and do what it says."""
         started, state, seen = time.perf_counter(), self._state, list(self._observed)
         self._acted, self._was_fresh = len(seen), not state.active
-        sizes = [batching.size_of(o.batch) if o.points is None else count(o.points, "points") for o in seen]
-        # Processes that train one model together agree on what they see by the rule for nets alone.
-        if self.blocks == "layer" or world_size() > 1 or self._size > LARGE:
+        points = sum(o.size for o in seen)
+        # Of a training pass there is no loss to evaluate anew. Processes that train one model together agree on what they see
+        # by the rule for nets alone.
+        if any(o.loss is None for o in seen) or self.blocks == "layer" or world_size() > 1 or self._size > LARGE:
             state.nonconvex = 1.0
-        batch = seen[-1].batch if state.nonconvex else _together(seen)
-        state.read += sum(sizes)
+        state.read += points
         state.steps += 1
-        context = self._context(seen[-1], batch, sum(sizes))
+        context = self._context(seen, points)
         try:
             with torch.no_grad():
                 decision = switch.decide(context)
@@ -257,15 +299,33 @@ class Preconditioned(Wrapper):
         self._follow(decision)
         return self._report(context, decision, time.perf_counter() - started)
 
-    def _context(self, last: Observed, batch: Batch, points: int) -> Context:
+    def _context(self, seen: list[Observed], points: int) -> Context:
+        batch = None if self._state.nonconvex else _together(seen)
+
         def source() -> Hessian:
-            masks = last.generator or torch.Generator().manual_seed(int(self._state.steps))  # others for each batch
-            return self._source(last.loss, [batch], last.split, last.products, masks, last.points)
+            return self._hessian(seen[-1], batch)
+
+        def probe() -> Probe:
+            alone = len(seen) == 1
+            kept = [o for o in seen if o.loss is not None or o.batch is not None]
+            return Probe(
+                [Piece(self._observed_source(o, i), o.batch, keep=alone) for i, o in enumerate(kept)], len(seen)
+            )
 
         return Context(
             self._state, self.base, self._params(), self._learnt.means, batch, points, self.rank, self._pool, source,
-            self._scaling,
+            probe, self._scaling,
         )  # fmt: skip
+
+    def _observed_source(self, o: Observed, index: int) -> BatchSource:
+        """The curvature of one micro-batch."""
+        return TrainedHessian(o.batch, o.size) if o.loss is None else self._hessian(o, o.batch, index)
+
+    def _hessian(self, o: Observed, batch: Batch, index: int = 0) -> Hessian:
+        assert o.loss is not None
+        # Other masks for each batch and micro-batch.
+        masks = o.generator or torch.Generator().manual_seed(int(self._state.steps) + index * 2**32)
+        return self._source(o.loss, [batch], o.split, o.products, masks, o.points)
 
     def _follow(self, decision: Decision) -> None:
         """Act on a decision."""
@@ -277,14 +337,16 @@ class Preconditioned(Wrapper):
         state.limit, state.momentum = decision.limit, decision.momentum
 
     def _report(self, context: Context, decision: Decision, seconds: float) -> Report | None:
-        state, source = self._state, context.source if decision.values is not None else None
-        if decision.values is None or source is None:
+        state = self._state
+        if decision.values is None:
             return None
         notes = (*self._unread, *decision.notes, *state.diagnostics(), *self._rank_note())
         self._unread = ()
         std = state.step * state.log_rate_variance**0.5 if state.log_rate == state.log_rate else math.nan
         bars = torch.full_like(decision.values, torch.nan)
-        return Report(decision.values, bars, state.step, source.products, 0, seconds, notes, source.product_points, std)
+        cost = context.products, 0, seconds, notes, context.product_points
+        self.report = Report(decision.values, bars, state.step, *cost, std)
+        return self.report
 
     def _rank_note(self) -> tuple[str, ...]:
         """A rank that was asked for and is not in use, said once."""

@@ -96,7 +96,7 @@ class Wrapper(Checkpointed):
         loss = None
         if closure is not None:
             with torch.enable_grad():
-                loss = closure()
+                loss = self._run(closure)
         self._before_step()
         if not self._state.active:
             self._base_step()
@@ -105,6 +105,10 @@ class Wrapper(Checkpointed):
         if not self._published:
             self._publish()
         return loss
+
+    def _run(self, closure: Callable[[], Any]) -> Any:
+        """Training's own forward and backward pass."""
+        return closure()
 
     def _before_step(self) -> None:
         """What is left to do once gradients are final."""

@@ -10,12 +10,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import dense, real
 from infhess.optim.base_optimizers import divisor, sqrt_scaling
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.directions import like_of
+from infhess.optim.rate.probe import Probe
 from infhess.preconditioners.scaling import Scaling
 
 # Gradients so many times longer than those of the loss were scaled by something.
@@ -38,12 +39,38 @@ class Context:
     rank: int
     pool: list[Batch]  # batches kept until an estimate is made
     make_source: Callable[[], Hessian]
+    make_probe: Callable[[], Probe]
     make_scaling: Callable[[], Scaling]
 
     @cached_property
     def source(self) -> Hessian:
         """The curvature of the loss at the present parameters."""
         return self.make_source()
+
+    @cached_property
+    def probe(self) -> Probe:
+        """Curvature of the micro-batches of this step, one by one."""
+        return self.make_probe()
+
+    @property
+    def products(self) -> int:
+        """Hessian-vector products taken for this decision."""
+        return sum(source.products for source in self._sources())
+
+    @property
+    def product_points(self) -> int:
+        """Data points that they were taken with."""
+        return sum(source.product_points for source in self._sources())
+
+    def _sources(self) -> list[BatchSource]:
+        """Those that were made."""
+        probe: Probe | None = self.__dict__.get("probe")
+        return [*filter(None, [self.__dict__.get("source")]), *(p.source for p in (probe.pieces if probe else ()))]
+
+    @cached_property
+    def like(self) -> Tensor:
+        """An empty tensor with the dtype and the device of flat vectors."""
+        return like_of(self.params)
 
     @cached_property
     def scaling(self) -> Scaling:
@@ -74,7 +101,7 @@ class Context:
         return self._flat(self.params)
 
     def _flat(self, tensors: list[Tensor]) -> Tensor:
-        like = like_of(self.params)
+        like = self.like
         parts = [real(t.detach()).reshape(-1) for t in tensors]
         return torch.cat([v if v.dtype == like.dtype and v.device == like.device else v.to(like) for v in parts])
 

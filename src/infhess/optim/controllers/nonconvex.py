@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.optim.base_optimizers import decay, direction, momentum_of
-from infhess.optim.controllers.context import Context, Decision
+from infhess.optim.controllers.context import SCALED, Context, Decision
+from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.step_length import NothingSeenError
-from infhess.optim.distributed import any_process, mean_over_processes
 from infhess.optim.rate.kalman import filtered
 from infhess.optim.rate.probe import dot
 from infhess.optim.rate.settings import FILTER
@@ -36,13 +37,13 @@ def decide(c: Context) -> Decision:
     n, size = c.state, length([[real(p.detach()) for p in c.params if p.requires_grad]])
     _measure_shrinking(c, size)
     before, scaling, notes = n.rate, None, None
-    if _due(c):
+    if due(n, n.steps):
         scaling, notes = _probe(c, size)
         if (
             not n.rate > 0
         ):  # nothing was seen so far: the step that an update measured stays, and without one none is made
             waits = math.nan if n.active and n.step > 0 else 0.0
-            return Decision(waits, n.limit, n.momentum, None, c.source.like, notes)
+            return Decision(waits, n.limit, n.momentum, None, c.like, notes)
     allowed = 1 / (math.exp(-n.log_rate) / _sigma(c) + decay(c.base, None))
     if RULE.growth * n.rate > allowed and n.steps > RULE.settled:
         n.slow = 1.0
@@ -55,7 +56,7 @@ def decide(c: Context) -> Decision:
         return Decision(n.rate, limit)
     scaling = None if scaling is None else replace(scaling, factor=1.0)
     notes = (*notes, *_diagnostics(c, before, wanted, allowed, limit))
-    return Decision(n.rate, limit, 0.0, scaling, c.source.like, notes)
+    return Decision(n.rate, limit, 0.0, scaling, c.like, notes)
 
 
 def _diagnostics(c: Context, before: float, wanted: float, allowed: float, limit: float) -> Iterator[str]:
@@ -75,12 +76,11 @@ def _diagnostics(c: Context, before: float, wanted: float, allowed: float, limit
         yield f"this step is kept to {share:.1%} of |w|; at a rate of {n.rate:.3g} it would be {share * moves / limit:.1%}"
 
 
-def _due(c: Context) -> bool:
+def due(n: ControllerState, steps: float) -> bool:
     """Each of the first steps, each time their number has doubled, and every eighty; an `update` begins this anew."""
-    n = c.state
     began = 0.0 if math.isnan(n.steps_at_build) else n.steps_at_build
-    doubled = n.steps - n.steps_at_probe >= min(RULE.every, n.steps_at_probe - began)
-    return not n.rate > 0 or n.steps - began <= RULE.first_probes or doubled
+    doubled = steps - n.steps_at_probe >= min(RULE.every, n.steps_at_probe - began)
+    return not n.rate > 0 or steps - began <= RULE.first_probes or doubled
 
 
 def _sigma(c: Context) -> float:
@@ -114,7 +114,7 @@ def _standing(c: Context) -> Scaling:
     """P² as an `update` left it around sgd, else the base as it is."""
     if c.state.directions and not c.adaptive:
         return c.scaling
-    return identity([c.source.size], c.source.like)
+    return identity([sum(real(p.detach()).numel() for p in c.params)], c.like)
 
 
 def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
@@ -144,14 +144,8 @@ def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
 
 def _along(c: Context) -> Seen:
     """Along what the base is about to do with the gradient g that the step will find; h is scaled as g is."""
-    failure = None
-    try:
-        local = c.source.local(c.batch)
-    except ValueError as error:
-        failure = error
-    if any_process(failure is not None, c.source.like.device):
-        raise failure or ValueError("it failed in another process that trains this model")
-    own = mean_over_processes(local.gradient())
+    probe, flat = c.probe, c.probe.pieces[0].source.flat
+    own = flat.pack(probe.own())
     g = c.gradient_beside(own)
     scaling = replace(_standing(c), root=c.root(g))
     p = scaling(g)
@@ -160,9 +154,8 @@ def _along(c: Context) -> Seen:
         raise NothingSeenError(
             f"expected a finite gradient other than zero to measure a step along, got gᵀMg = {along:g}"
         )
-    h = mean_over_processes(c.source.product(local, p))
-    factor = math.sqrt(dot(g, g) / dot(own, own)) if c.adaptive and bool(own.any()) else 1.0
-    across = dot(h, scaling(h)) * factor**2
+    products, _ = probe.measure(flat.unpack(p))
+    across = probe.across(products, lambda x, y: dot(flat.pack(x), scaling(flat.pack(y)))) * _factor(c, g, own) ** 2
     if not across < math.inf:
         raise ValueError("a product holds NaN or infinity; is the loss finite and smooth at this point?")
     if not across > 0:
@@ -172,6 +165,15 @@ def _along(c: Context) -> Seen:
     if not 0 < moves < math.inf:
         raise NothingSeenError(f"the step of the base is of length {moves:g}")
     return Seen(scaling, 0.5 * (math.log(along) - math.log(across)), moves, float(torch.linalg.vector_norm(own)))
+
+
+def _factor(c: Context, g: Tensor, own: Tensor) -> float:
+    """What h is scaled by, as g was on its way from the loss.
+
+    Where the base does not scale gradients a clipped step is to be shorter, and only what a GradScaler did is undone.
+    """
+    factor = c.probe.factor([g], [own])
+    return factor if c.adaptive or (c.probe.trained and factor * SCALED < 1) else 1.0
 
 
 def _see(c: Context, seen: Seen) -> None:

@@ -14,9 +14,11 @@ from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import dense, real, shaped
 from infhess.curvature.local import Local
+from infhess.curvature.training_pass import TrainedHessian
 from infhess.optim.distributed import any_process, mean_over_processes, world_size
 
 Scaled = Callable[[int, Tensor], Tensor]  # D x of parameter i
+Form = Callable[[list[Tensor], list[Tensor]], float]  # xᵀDy
 
 
 class Reading(NamedTuple):
@@ -82,7 +84,8 @@ class Probe:
         del p
         products, own = self.measure(vectors)
         del vectors
-        across = self._across(products, scaled) * self.factor(g, own) ** 2
+        across = self.across(products, lambda x, y: sum(dot(a, scaled(i, b)) for i, (a, b) in enumerate(zip(x, y))))
+        across *= self.factor(g, own) ** 2
         if not 0 < across < math.inf:
             return Reading(gradient, direction, math.nan)
         return Reading(gradient, direction, 0.5 * (math.log(along) - math.log(across)))
@@ -105,23 +108,27 @@ class Probe:
         number = len(self.pieces)
         return [self._mean(h, number if self.whole else 1) for h in found], self._mean(own, number)
 
-    @staticmethod
-    def _mean(sums: list[Tensor], number: int) -> list[Tensor]:
-        """Over pieces and processes."""
-        if number > 1:
-            sums = list(torch._foreach_div(sums, float(number)))
+    @property
+    def trained(self) -> bool:
+        """Whether these are training passes, whose gradients add up in `.grad` as they are; else losses of their own."""
+        return isinstance(self.pieces[0].source, TrainedHessian)
+
+    def _mean(self, sums: list[Tensor], number: int) -> list[Tensor]:
+        """Over so many pieces and over processes; of training passes, what all of the step add up to."""
+        divisor = number / self.micro_batches if self.trained else float(number)
+        if divisor != 1:
+            sums = list(torch._foreach_div(sums, divisor))
         return [mean_over_processes(x.clone()) for x in sums] if world_size() > 1 else sums
 
-    def _across(self, products: list[list[Tensor]], scaled: Scaled) -> float:
+    def across(self, products: list[list[Tensor]], form: Form) -> float:
         """hᵀDh of the whole step. Of micro-batches in part: what two of them share, and the noise of so many.
 
         E h₁ᵀDh₂ is free of noise, and the mean of k has a k-th of the noise that E hᵢᵀDhᵢ has beyond it.
         """
-        squares = [sum(dot(x, scaled(i, x)) for i, x in enumerate(h)) for h in products]
-        square = sum(squares) / len(squares)
+        square = sum(form(h, h) for h in products) / len(products)
         if len(products) == 1:
             return square
-        shared = sum(dot(x, scaled(i, y)) for i, (x, y) in enumerate(zip(*products)))
+        shared = form(products[0], products[1])
         return max(shared + (square - shared) / self.micro_batches, square / self.micro_batches)
 
     def factor(self, g: Sequence[Tensor], own: Sequence[Tensor]) -> float:

@@ -12,6 +12,7 @@ from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
+from infhess.curvature.training_pass import GRAPHS
 from infhess.optim.distributed import all_reduce_mean, world_size
 from infhess.optim.rate.probe import Piece, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
@@ -20,8 +21,6 @@ from infhess.optim.rate.rate_state import RateState
 CHANGED = 1e-4
 # What a report may have taken off the state since, and what `observe` has counted.
 KEPT = ("observed", "observed_at", "shortened", "skipped", "bounded", "waiting")
-# Graphs of training passes that are kept for one step: two tell curvature from its noise.
-GRAPHS = 2
 Read = Callable[[Probe], Reading]  # along the optimizer's gradients and scaling, as they stand
 
 

@@ -1,0 +1,144 @@
+"""The curvature probe from the training pass: `watch` and `step(closure)` do what `observe` does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import infhess
+from watch_cases import NETS, WAYS, batch, net, train, weights
+
+OPTIMIZERS = {
+    "rate-free": lambda p: infhess.RateFree(p),
+    "sgd": lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=100.0), blocks="layer"),
+    "momentum": lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=1e-6, momentum=0.9), blocks="layer"),
+    "adam": lambda p: infhess.Preconditioned(torch.optim.Adam(p, lr=100.0), blocks="layer"),
+}
+
+
+def run(kind, way, optimizer="rate-free", steps=100, after=lambda model: None):
+    model = net(kind)
+    opt = OPTIMIZERS[optimizer](model.parameters())
+    loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
+    rates = train(opt, loss, (batch(kind, t) for t in range(steps)), way, lambda: after(model))
+    return rates, weights(model), opt, model
+
+
+@pytest.mark.parametrize("kind", list(NETS))
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+def test_the_three_ways_are_one_to_rounding(kind, optimizer):
+    observed, there, *_ = run(kind, "observe", optimizer)
+    assert float(observed[-1]) > 0
+    for way in ("watch", "closure"):
+        rates, w, *_ = run(kind, way, optimizer)
+        torch.testing.assert_close(rates, observed, rtol=1e-6, atol=0.0)
+        torch.testing.assert_close(w, there, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_clipped_gradient_is_probed_as_it_is_stepped_with(way):
+    clip = lambda value: lambda model: nn.utils.clip_grad_norm_(model.parameters(), value)  # noqa: E731
+    small, w, *_ = run("mlp", way, after=clip(1e-4))
+    smaller, v, *_ = run("mlp", way, after=clip(1e-5))
+    torch.testing.assert_close(smaller, small, rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(v, w, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", list(NETS))
+def test_the_batch_size_is_that_of_what_parameters_meet(kind):
+    assert run(kind, "closure", steps=2)[2]._rate_state.points == 40
+
+
+def test_points_that_are_given_count():
+    model = net("mlp")
+    opt = infhess.RateFree(model.parameters())
+    x, y = batch("mlp", 0)
+    with opt.watch(points=7):
+        F.cross_entropy(model(x), y).backward()
+    opt.step()
+    assert opt._rate_state.points == 7
+    with pytest.raises(ValueError, match="points"), opt.watch(points=0):
+        pass
+
+
+def test_a_report_says_what_the_probe_found_and_cost():
+    _, _, opt, _ = run("mlp", "watch", steps=100)
+    assert opt.report.products == 1
+    assert opt.report.product_points == 40
+    assert opt.report.rate.std > 0
+
+
+def test_nothing_happens_on_the_steps_between(monkeypatch):
+    """No hook on a parameter, no graph of a gradient, attention as it is: seen from within forward."""
+    model, seen = net("mlp"), []
+    opt = infhess.RateFree(model.parameters())
+    model.register_forward_pre_hook(lambda *_: seen.append(len(model[0].weight._backward_hooks or ())))
+    loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
+    train(opt, loss, (batch("mlp", t) for t in range(100)), "watch")
+    assert seen[0] == 1
+    assert sum(seen[30:]) <= 5
+    assert not model[0].weight._backward_hooks
+
+
+def test_gradients_come_without_a_graph_and_are_those_of_training():
+    for way in WAYS:
+        _, _, _, model = run("transformer", way, steps=1)
+        assert not any(p.grad.requires_grad for p in model.parameters())
+    model = net("mlp")
+    opt = infhess.RateFree(model.parameters())
+    x, y = batch("mlp", 0)
+    F.cross_entropy(model(x), y).backward()
+    plain = [p.grad.clone() for p in model.parameters()]
+    opt.zero_grad()
+    with opt.watch():
+        F.cross_entropy(model(x), y).backward()
+    for p, g in zip(model.parameters(), plain):
+        torch.testing.assert_close(p.grad, g, rtol=0.0, atol=0.0)
+
+
+def test_the_wrapper_is_its_base_bit_for_bit_without_a_closure():
+    models = [net("mlp") for _ in range(2)]
+    base = torch.optim.SGD(models[0].parameters(), lr=0.1)
+    wrapped = infhess.Preconditioned(torch.optim.SGD(models[1].parameters(), lr=0.1))
+    for model, opt in zip(models, (base, wrapped)):
+        for t in range(3):
+            x, y = batch("mlp", t)
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+    assert torch.equal(weights(models[0]), weights(models[1]))
+
+
+def test_after_an_update_a_closure_changes_nothing_of_it():
+    model = net("mlp")
+    opt = infhess.Preconditioned(torch.optim.SGD(model.parameters(), lr=0.1), rank=2)
+    loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
+    step = opt.update(loss, [batch("mlp", t) for t in range(8)]).step
+    train(opt, loss, (batch("mlp", t) for t in range(3)), "closure")
+    assert opt._state.step == step
+
+
+@pytest.mark.parametrize("make", [OPTIMIZERS["rate-free"], OPTIMIZERS["sgd"]])
+def test_eager_graphs_end_with_the_step(make):
+    model = net("mlp")
+    opt = make(model.parameters())
+    x, y = batch("mlp", 0)
+    with opt.watch():
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+    opt.step()
+    assert not (opt._prober.pieces if hasattr(opt, "_prober") else opt._observed)
+
+
+def test_weights_in_single_precision_and_complex_ones():
+    w = nn.Parameter(torch.tensor([1 + 1j, 2 - 1j], dtype=torch.complex64))
+    opt = infhess.RateFree([w])
+    for _ in range(300):
+        opt.zero_grad()
+        with opt.watch():
+            (w - (0.5 + 0.5j)).abs().square().mean().backward()
+        opt.step()
+    opt.finish()
+    assert float((w.detach() - (0.5 + 0.5j)).abs().max()) < 0.2

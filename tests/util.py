@@ -47,16 +47,21 @@ def fast_and_long(name, few, many):
 
 def in_two_processes(target, *args):
     """What target(rank, *args, results) puts into the queue `results`, in two processes side by side."""
+    return in_processes(2, target, *args)
+
+
+def in_processes(number, target, *args):
+    """The same in so many processes."""
     context = torch.multiprocessing.get_context("spawn")
     results = context.Queue()
-    processes = [context.Process(target=target, args=(rank, *args, results), daemon=True) for rank in range(2)]
+    processes = [context.Process(target=target, args=(rank, *args, results), daemon=True) for rank in range(number)]
     for process in processes:
         process.start()
     try:
         found = [_next(results, processes) for _ in processes]
         for process in processes:
             process.join()
-        assert [process.exitcode for process in processes] == [0, 0]
+        assert [process.exitcode for process in processes] == [0] * number
     finally:
         for process in processes:
             process.kill()

@@ -1,0 +1,106 @@
+"""Training loops under DistributedDataParallel, and the same on the joint batch in one process."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from torch import distributed, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import infhess
+from watch_cases import batch, net, weights
+
+STEPS = 40
+OPTIMIZERS = {
+    "rate-free": infhess.RateFree,
+    "sgd": lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=1.0)),
+    "adam": lambda p: infhess.Preconditioned(torch.optim.Adam(p, lr=1.0)),
+}
+# name: (optimizer, way, clip, micro-batches, uneven, process with NaN, options of DistributedDataParallel)
+CASES = {
+    "watch": ("rate-free", "watch", 0.0, 1, False, False, {}),
+    "observe": ("rate-free", "observe", 0.0, 1, False, False, {}),
+    "closure": ("rate-free", "closure", 0.0, 1, False, False, {}),
+    "clipped": ("rate-free", "watch", 0.1, 1, False, False, {}),
+    "no_sync": ("rate-free", "watch", 0.0, 2, False, False, {}),
+    "no_sync, clipped, observe": ("rate-free", "observe", 0.1, 2, False, False, {}),
+    "uneven": ("rate-free", "watch", 0.0, 1, True, False, {}),
+    "uneven, observe": ("rate-free", "observe", 0.0, 1, True, False, {}),
+    "nan": ("rate-free", "watch", 0.0, 1, False, True, {}),
+    "static graph": ("rate-free", "watch", 0.0, 1, False, False, {"static_graph": True}),
+    "unused parameters": ("rate-free", "closure", 0.0, 1, False, False, {"find_unused_parameters": True}),
+    "bucket views": ("rate-free", "watch", 0.0, 1, False, False, {"gradient_as_bucket_view": True}),
+    "sgd": ("sgd", "watch", 0.0, 1, False, False, {}),
+    "sgd, closure, clipped": ("sgd", "closure", 0.1, 1, False, False, {}),
+    "adam": ("adam", "watch", 0.0, 1, False, False, {}),
+    "adam, uneven, observe": ("adam", "observe", 0.0, 1, True, False, {}),
+}
+
+
+def shard(t, rank, world, uneven, bad):
+    """The data of one process at step t."""
+    points = 16 if not uneven else 8 + 4 * ((t + rank) % 3)
+    x, y = batch("mlp", 1000 * t + rank, points)
+    if bad and t == 7 and rank == world - 1:
+        x = x * math.nan
+    return x, y
+
+
+def run(name, rank, world, alone):
+    """One case, by one of `world` processes, or `alone` on the shards of all of them; weights and the learning rate."""
+    optimizer, way, clip, micro, uneven, bad, options = CASES[name]
+    model = net("mlp")
+    opt = OPTIMIZERS[optimizer](model.parameters())
+    outer = model if alone else DistributedDataParallel(model, **options)
+    ranks = range(world) if alone else [rank]
+
+    def loss_of(net, shards):
+        return sum(F.cross_entropy(net(x), y) for x, y in shards) / len(shards)
+
+    def backward(shards, last=True):
+        with nullcontext() if alone or last else outer.no_sync():
+            value = loss_of(outer, shards) / micro
+            value.backward()
+        return value
+
+    for t in range(STEPS):
+        parts = [[shard(t + 100 * i, r, world, uneven, bad) for r in ranks] for i in range(micro)]
+        opt.zero_grad()
+        points = sum(len(x) for shards in parts for x, _ in shards) // micro
+        for i, shards in enumerate(parts):
+            if way == "watch":
+                with opt.watch(points=points):
+                    backward(shards, i == micro - 1)
+            elif way == "observe":
+                backward(shards, i == micro - 1)
+                opt.observe(partial(loss_of, model), shards, points=points)
+        if clip and way != "closure":
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        opt.step(partial(_closure, opt, model, backward, parts[0], clip) if way == "closure" else None)
+    rate = float(opt.rate) if optimizer == "rate-free" else opt._state.rate
+    return weights(model), rate
+
+
+def _closure(opt, model, backward, shards, clip):
+    opt.zero_grad()
+    value = backward(shards)
+    if clip:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+    return value
+
+
+def worker(rank, world, names, store, results):
+    """All cases, one after the other, in one of the processes."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    found = {}
+    for name in names:
+        w, rate = run(name, rank, world, alone=False)
+        found[name] = (w.tolist(), rate)
+    results.put(found)
+    distributed.barrier()
+    distributed.destroy_process_group()

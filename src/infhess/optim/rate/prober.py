@@ -15,6 +15,7 @@ from infhess.curvature.local import DoubleBackwardError
 from infhess.optim.distributed import all_reduce_mean, any_process, world_size
 from infhess.optim.rate.probe import Probe, Reading
 from infhess.optim.rate.rate_state import RateState
+from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
 
 # A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read anew.
 CHANGED = 1e-4
@@ -26,8 +27,9 @@ Read = Callable[[Probe], Reading]  # along the optimizer's gradients and scaling
 class Prober:
     """The learning rate's state, and the probe of the coming step while that step is not made."""
 
-    def __init__(self, state: RateState | None = None) -> None:
+    def __init__(self, rule: RateFreeRule = RATE_FREE, state: RateState | None = None) -> None:
         self.state = state or RateState()
+        self.state.rule = rule
         self.reset()
 
     def reset(self) -> None:

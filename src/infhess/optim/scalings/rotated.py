@@ -14,8 +14,12 @@ from infhess.optim.rate.settings import KRONECKER
 from infhess.optim.scalings.diagonal import directions, divided
 from infhess.optim.scalings.gradient_scaling import SQUARES, Own, Scaling
 
-# Longer sides are not rotated: the cost per step grows with their square. 512 leaves the input side of MNIST out, and loses.
-CAP = 1024
+# Sides longer than this are cut into equal blocks, each with a basis of its own.
+BLOCK = 1024
+# Sides longer than this are not rotated.
+CAP = 1 << 16
+# Which sides.
+USE = (True, True)
 # Memory of the second moments of the sides; of .99 and .95 the latter was ahead.
 MEMORY = 0.95
 # Steps between two refreshes of the bases, at the least and as a share of the steps made.
@@ -23,21 +27,26 @@ BETWEEN, SHARE = 10, 0.1
 LEFT, RIGHT = ("left", "left_basis"), ("right", "right_basis")  # second moment and basis of each side
 
 
-class Sides(NamedTuple):
-    """A parameter as a matrix, and which of its sides are rotated."""
+class Side(NamedTuple):
+    """A side of a matrix: so many blocks, of this length each; none where it is not rotated."""
 
-    rows: int
-    columns: int
-    left: bool
-    right: bool
+    blocks: int
+    length: int
 
 
-def sides(shape: Sequence[int]) -> Sides:
-    """The first dimension by all others, as in dense layers and convolutions; vectors and sides of 1 are not rotated."""
+def sides(shape: Sequence[int]) -> tuple[Side, Side]:
+    """Rows, the first dimension, and columns, all others, as in dense layers and convolutions; vectors have none."""
     if len(shape) < 2 or 0 in shape:
-        return Sides(1, math.prod(shape), False, False)
+        return Side(0, 0), Side(0, 0)
     rows, columns = shape[0], math.prod(shape[1:])
-    return Sides(rows, columns, 1 < rows <= CAP, 1 < columns <= CAP)
+    return side(rows) if USE[0] else Side(0, 0), side(columns) if USE[1] else Side(0, 0)
+
+
+def side(n: int) -> Side:
+    """The fewest equal blocks that are short enough; none for sides of 1, and for those that cannot be cut."""
+    least = -(-n // BLOCK)
+    blocks = next((k for k in range(least, 2 * least) if n % k == 0), 0) if 1 < n <= CAP else 0
+    return Side(blocks, n // blocks) if blocks else Side(0, 0)
 
 
 class Kronecker(Scaling):
@@ -50,9 +59,9 @@ class Kronecker(Scaling):
 
     def fresh(self, w: Tensor) -> Own:
         """v of the shape of w, in rotated coordinates; second moment and basis of each side that is rotated."""
-        side, found = sides(w.shape), {SQUARES: torch.zeros_like(w, memory_format=torch.contiguous_format)}
-        for names, n, kept in ((LEFT, side.rows, side.left), (RIGHT, side.columns, side.right)):
-            found |= {name: w.new_zeros(n, n) for name in names} if kept else {}
+        found = {SQUARES: torch.zeros_like(w, memory_format=torch.contiguous_format)}
+        for names, (blocks, n) in zip((LEFT, RIGHT), sides(w.shape)):
+            found |= {name: w.new_zeros(blocks, n, n) for name in names} if blocks else {}
         return found
 
     def ready(self, owns: Iterable[Own]) -> bool:
@@ -65,9 +74,9 @@ class Kronecker(Scaling):
             own["step"] += 1
             G = as_matrix(g)
             _gather(own, G, 1.0)
-            for (_, basis), Q in zip((LEFT, RIGHT), first_bases(G) if LEFT[1] in own or RIGHT[1] in own else ()):
+            for parts, (_, basis) in ((_rows, LEFT), (_columns, RIGHT)):
                 if basis in own:
-                    own[basis].copy_(Q)
+                    own[basis].copy_(first_basis(parts(G, own[basis])))
 
     def ahead(self, own: Own, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
         """0 before the bases are known."""
@@ -114,9 +123,7 @@ class Kronecker(Scaling):
 
     def flops(self, shape: Sequence[int]) -> int:
         """Four products of the matrix with a basis, two for each side."""
-        side = sides(shape)
-        across = side.left * side.rows + side.right * side.columns
-        return math.prod(shape) * (6 + 4 * across)
+        return math.prod(shape) * (6 + 4 * sum(side.length for side in sides(shape)))
 
 
 def as_matrix(g: Tensor) -> Tensor:
@@ -128,43 +135,59 @@ def _rotated(own: Own) -> bool:
     return LEFT[1] in own or RIGHT[1] in own
 
 
+def _rows(G: Tensor, basis: Tensor) -> Tensor:
+    """Blocks of rows, (k, b, columns)."""
+    return G.view(basis.shape[0], basis.shape[1], -1)
+
+
+def _columns(G: Tensor, basis: Tensor) -> Tensor:
+    """Blocks of columns, turned: (k, b, rows)."""
+    return G.view(-1, basis.shape[0], basis.shape[1]).permute(1, 2, 0)
+
+
 def forth(own: Own, g: Tensor) -> Tensor:
     """Q_Lᵀ G Q_R."""
-    if not _rotated(own):
-        return g
-    G = as_matrix(g)
-    if LEFT[1] in own:
-        G = own[LEFT[1]].T @ G
-    return G @ own[RIGHT[1]] if RIGHT[1] in own else G
+    return _turned(as_matrix(g), own.get(LEFT[1]), own.get(RIGHT[1]), inverse=False)
 
 
 def back(own: Own, d: Tensor, like: Tensor) -> Tensor:
     """Q_L G Q_Rᵀ, of the shape of `like`."""
-    if not _rotated(own):
-        return d
-    G = as_matrix(d)
-    if LEFT[1] in own:
-        G = own[LEFT[1]] @ G
-    return (G @ own[RIGHT[1]].T if RIGHT[1] in own else G).view(like.shape)
+    return _turned(as_matrix(d), own.get(LEFT[1]), own.get(RIGHT[1]), inverse=True).view(like.shape)
+
+
+def _turned(G: Tensor, left: Tensor | None, right: Tensor | None, *, inverse: bool) -> Tensor:
+    if left is not None:
+        G = _matmul(left if inverse else left.mT, _rows(G, left)).view(G.shape)
+    if right is None:
+        return G
+    if len(right) == 1:
+        return G @ (right[0].T if inverse else right[0])
+    parts = G.view(len(G), len(right), -1).transpose(0, 1)
+    return torch.bmm(parts, right.mT if inverse else right).transpose(0, 1).reshape(G.shape)
+
+
+def _matmul(A: Tensor, B: Tensor) -> Tensor:
+    return torch.bmm(A, B) if len(A) > 1 else A[0] @ B[0]
 
 
 def _gather(own: Own, G: Tensor, weight: float) -> None:
-    """L += weight (G Gᵀ − L), R += weight (Gᵀ G − R)."""
-    if LEFT[0] in own:
-        torch.addmm(own[LEFT[0]], G, G.T, beta=1 - weight, alpha=weight, out=own[LEFT[0]])
-    if RIGHT[0] in own:
-        torch.addmm(own[RIGHT[0]], G.T, G, beta=1 - weight, alpha=weight, out=own[RIGHT[0]])
+    """L += weight (G Gᵀ − L), R += weight (Gᵀ G − R), block by block."""
+    for parts, (moment, basis) in ((_rows, LEFT), (_columns, RIGHT)):
+        if basis in own:
+            P = parts(G, own[basis])
+            torch.baddbmm(own[moment], P, P.mT, beta=1 - weight, alpha=weight, out=own[moment])
 
 
-def first_bases(G: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Singular vectors of G, left and right, completed to bases, the largest first; none for a side above the cap.
+def first_basis(P: Tensor) -> Tensor:
+    """Left singular vectors of each block (k, b, n), completed to a basis, the largest first.
 
     In double precision: single fails on inputs of low rank, such as images with a border.
     """
-    short = (G if G.shape[0] <= G.shape[1] else G.T).to(small_dtype(G.device))
-    U = torch.linalg.eigh(short @ short.T).eigenvectors.flip(1)
-    long = torch.linalg.qr(short.T @ U, mode="complete").Q if short.shape[1] <= CAP else None
-    return (U, long) if G.shape[0] <= G.shape[1] else (long, U)
+    P = P.to(small_dtype(P.device))
+    if P.shape[1] <= P.shape[2]:
+        return torch.linalg.eigh(P @ P.mT).eigenvectors.flip(2)
+    V = torch.linalg.eigh(P.mT @ P).eigenvectors.flip(2)
+    return torch.linalg.qr(P @ V, mode="complete").Q
 
 
 def refresh_is_due(step: int) -> bool:
@@ -176,16 +199,15 @@ def refresh_is_due(step: int) -> bool:
 
 def refresh(own: Own) -> None:
     """One orthogonal iteration of each basis; v goes with the columns."""
-    for dim, (moment, basis) in enumerate((LEFT, RIGHT)):
+    for parts, (moment, basis) in ((_rows, LEFT), (_columns, RIGHT)):
         if basis in own:
-            Q, order = iterated(own[moment], own[basis])
-            own[basis].copy_(Q)
-            v = as_matrix(own[SQUARES])
-            v.copy_(v.index_select(dim, order))
+            own[basis][:], order = iterated(own[moment], own[basis])
+            v = parts(as_matrix(own[SQUARES]), own[basis])
+            v.copy_(v.gather(1, order[:, :, None].expand_as(v)))
 
 
 def iterated(S: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
-    """The orthogonal factor of S Q, columns in the order of qᵀSq, the largest first; and that order."""
+    """The orthogonal factor of S Q, columns in the order of qᵀSq, the largest first; and that order; for each block."""
     P = S @ Q
-    order = (Q * P).sum(0).argsort(descending=True)
-    return torch.linalg.qr(P[:, order]).Q, order
+    order = (Q * P).sum(1).argsort(dim=1, descending=True)
+    return torch.linalg.qr(P.gather(2, order[:, None].expand_as(P))).Q, order

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -119,7 +121,7 @@ def test_squares_go_with_the_columns_that_a_refresh_sorts():
 
 def test_first_bases_are_singular_vectors_also_of_a_gradient_of_low_rank():
     G = randn(6, 2) @ randn(2, 4, seed=1)
-    U, S, V = torch.linalg.svd(G)
+    U, _, V = torch.linalg.svd(G)
     left, right = first_basis(G[None])[0], first_basis(G.T[None])[0]
     close((left[:, :2].T @ U[:, :2]).abs(), torch.eye(2, dtype=F64), 1e-7)
     close((right[:, :2].T @ V[:2].T).abs(), torch.eye(2, dtype=F64), 1e-7)
@@ -130,7 +132,7 @@ def test_first_bases_are_singular_vectors_also_of_a_gradient_of_low_rank():
 def test_bases_are_refreshed_every_ten_steps_and_later_every_tenth_of_all():
     due = [t for t in range(1, 100_000) if refresh_is_due(t)]
     assert due[:10] == list(range(10, 101, 10))
-    assert all(0.08 * a <= b - a <= 0.12 * a + 1 for a, b in zip(due[10:], due[11:]))
+    assert all(0.08 * a <= b - a <= 0.12 * a + 1 for a, b in pairwise(due[10:]))
     assert len(due) < 90
 
 

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,9 +24,9 @@ from infhess.optim.checkpoint import Scalars
 from infhess.optim.rate.probe import Piece, Probe, Reading, wide
 from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
-from infhess.optim.rate.settings import RATE_FREE
 from infhess.optim.reports import Rate, RateReport
-from infhess.optim.scalings.diagonal import ahead, directions
+from infhess.optim.scalings import SCALINGS
+from infhess.optim.scalings.gradient_scaling import Scaling
 
 # Steps so many times shorter than their bound by |w| leave |w| much as it is for so many steps.
 FAR, SIZE_HOLDS = 4.0, 16
@@ -51,9 +51,12 @@ class RateFree(Averaging):
     Args:
         params: as for any torch optimizer.
         weight_decay: decoupled, as in AdamW: part of y that goes for each unit of learning rate.
-        betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients.
+        scaling: "diagonal", Adam's; or "kronecker": Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al.
+            2024). The latter takes fewer steps, more time for each, and O(in² + out²) more memory for a layer.
+        betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients; (.9, .999) by default, (.9, .99)
+            where rotated.
         lr: multiplies the learning rate that was found; a scheduler may change it.
-        eps: Adam's ε, in units of the root mean square of the gradient.
+        eps: Adam's ε, in units of the root mean square of the gradient; 1e-8 by default, 1e-3 where rotated.
         maximize: go up.
 
     Call `observe(loss, batch)` between backward and step, with each batch. Evaluate and save the model within `averaged()`, or
@@ -80,23 +83,33 @@ class RateFree(Averaging):
         self,
         params: Iterable[Any],
         *,
+        scaling: str = "diagonal",
         weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: tuple[float, float] | None = None,
         lr: float | Tensor = 1.0,
-        eps: float = 1e-8,
+        eps: float | None = None,
         maximize: bool = False,
     ) -> None:
+        if scaling not in SCALINGS:
+            raise ValueError(f"scaling: expected one of {', '.join(SCALINGS)}; got {scaling!r}")
+        chosen = SCALINGS[scaling]
+        betas, eps = betas or (0.9, chosen.beta), chosen.eps if eps is None else eps
         finite_number(weight_decay, "weight_decay", least=0.0)
         finite_number(float(lr), "lr", least=0.0)
         finite_number(eps, "eps", least=0.0)
         for beta in betas:
             if not 0 <= finite_number(beta, "betas") < 1:
                 raise ValueError(f"betas: expected two numbers from 0 to below 1, got {betas}")
-        defaults = {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "eps": eps, "maximize": maximize}
-        self._prober = Prober()
+        defaults: Group = {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "eps": eps}
+        defaults |= {"maximize": maximize, "scaling": scaling}
+        self._prober = Prober(chosen.rule)
         self._reset_size()
         self.report: RateReport | None = None  # of the last curvature probe
         super().__init__(params, defaults)
+
+    @property
+    def _scaling(self) -> Scaling:
+        return SCALINGS[self.defaults["scaling"]]
 
     @property
     def _rate_state(self) -> RateState:
@@ -133,7 +146,8 @@ class RateFree(Averaging):
         """
         self._outside("observe")
         started = time.perf_counter()
-        if not self._prober.expects(lambda: size_of(batch) if points is None else count(points, "points")):
+        due = self._prober.expects(lambda: size_of(batch) if points is None else count(points, "points"))
+        if not due or not self._ready:
             self._keep(loss, batch)
             return None
         try:
@@ -165,18 +179,20 @@ class RateFree(Averaging):
         """
         self._outside("watch")
         known = None if points is None else count(points, "points")
-        if not self._rate_state.due:
+        with self._training_pass() as done:
             yield
-            self._prober.expects(lambda: 0)
-            return
-        with TrainingPass(self._params()) as done:
-            yield
-        self._take(done, known or done.points)
+        self._take(done, known)
 
-    def _take(self, done: TrainingPass, points: int) -> None:
+    def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
+        """What keeps the graph, where curvature is probed at the coming step."""
+        return TrainingPass(self._params()) if self._rate_state.due and self._ready else nullcontext()
+
+    def _take(self, done: TrainingPass | None, points: int | None = None) -> None:
         """A training pass as one more micro-batch of the coming step."""
-        if self._prober.expects(lambda: points):
-            self._prober.add_graph(TrainedHessian(done, points), done)
+        seen = points or (done.points if done else 0)
+        self._prober.expects(lambda: seen)
+        if done is not None:
+            self._prober.add_graph(TrainedHessian(done, seen), done)
 
     def _report(self, pieces: list[Piece], notes: tuple[str, ...], before: float, started: float) -> RateReport:
         state = self._rate_state
@@ -198,12 +214,12 @@ class RateFree(Averaging):
                 self.state[p] = self._fresh(p)
         g = self._gradient(probe)
         scale = length([g]) / max(sum(x.numel() for x in g), 1) ** 0.5
-        state.gradient = scale if 0 < scale < math.inf else state.gradient
+        state.measure(scale)
         groups = {p: group for group in self.param_groups for p in group["params"]}
 
         def scaled(i: int, x: Tensor) -> Tensor:
             group = groups[probe.params[i]]
-            return ahead(self.state[probe.params[i]], group["betas"][1], self._eps(group), g[i], x)
+            return self._scaling.ahead(self.state[probe.params[i]], group["betas"][1], self._eps(group), g[i], x)
 
         reading = probe.read(g, scaled)
         if probe.norms is not None:
@@ -231,6 +247,11 @@ class RateFree(Averaging):
             self._rate_state.skip(finite=False)
         super().zero_grad(set_to_none)
 
+    @property
+    def _ready(self) -> bool:
+        """Whether D is known: a scaling may need a first gradient, and a step without a move, to learn it from."""
+        return not math.isnan(self._rate_state.rate) or self._scaling.ready(self.state.values())
+
     # ---- a step
 
     @full_precision_step
@@ -249,10 +270,10 @@ class RateFree(Averaging):
         """Training's own forward and backward pass, watched; unless the closure observes by itself."""
         if self._prober.micro_batches:
             return closure()
-        with TrainingPass(self._params()) if self._rate_state.due else nullcontext() as done:
+        with self._training_pass() as done:
             loss = closure()
         if not self._prober.micro_batches:
-            self._take(done, done.points) if done is not None else self._prober.expects(lambda: 0)
+            self._take(done)
         return loss
 
     def _step(self) -> None:
@@ -266,12 +287,17 @@ class RateFree(Averaging):
         state = self._rate_state
         if notes is not None:
             self._report(pieces, notes, before, started)
+        if 0 < gradient < math.inf and not self._ready:
+            for part in live:
+                self._scaling.begin(self._owns(part.params)[0], part.grads)
+            state.wait()
+            return
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip(math.isfinite(gradient))
             return
         known = [self._owns(part.params) for part in live]
         moves = [
-            directions(owns, ages, part.group["betas"][1], self._eps(part.group), part.grads)
+            self._scaling.directions(owns, ages, part.group["betas"][1], self._eps(part.group), part.grads)
             for part, (owns, ages) in zip(live, known)
         ]
         scale = max(float(part.group["lr"]) for part in live)
@@ -293,13 +319,13 @@ class RateFree(Averaging):
         """|w|, measured anew where the bound on steps by it could be within reach, and every so often."""
         state = self._rate_state
         self._size_age += 1
-        far = FAR * state.rate * scale * state.length <= RATE_FREE.longest * self._size
+        far = FAR * state.rate * scale * state.length <= state.rule.longest * self._size
         if not far or self._size_age >= SIZE_HOLDS:
             self._size, self._size_age = length([[real(p.detach()) for p in part.params] for part in live]), 0
         return self._size
 
     def _check_observed(self) -> None:
-        state, every = self._rate_state, 2 * RATE_FREE.every
+        state, every = self._rate_state, 2 * self._rate_state.rule.every
         if not state.observed_at:
             raise RuntimeError(
                 "RateFree: no training pass was seen, so there is no rate; call opt.step(closure), or put forward and backward "
@@ -357,12 +383,12 @@ class RateFree(Averaging):
     def _take_scalars(self, numbers: Tensor, *, check: bool = False) -> None:
         found = RateState.of(numbers)
         if not check:
-            self._prober = Prober(found)
+            self._prober = Prober(self._scaling.rule, found)
             self._reset_size()
 
     def __getstate__(self) -> dict[str, Any]:
         state = replace(self._rate_state, averaged=float(self._inside or self._saved_averaged))
-        return {**super().__getstate__(), "_prober": Prober(state)}
+        return {**super().__getstate__(), "_prober": Prober(self._scaling.rule, state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._reset_size()

@@ -16,6 +16,7 @@ from infhess.curvature.training_pass import GRAPHS
 from infhess.optim.distributed import all_reduce_mean, world_size
 from infhess.optim.rate.probe import Piece, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
+from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
 
 # A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read anew.
 CHANGED = 1e-4
@@ -31,8 +32,9 @@ class NothingToReadError(ValueError):
 class Prober:
     """The learning rate's state, and the micro-batches of the coming step while that step is not made."""
 
-    def __init__(self, state: RateState | None = None) -> None:
+    def __init__(self, rule: RateFreeRule = RATE_FREE, state: RateState | None = None) -> None:
         self.state = state or RateState()
+        self.state.rule = rule
         self.reset()
 
     def reset(self) -> None:

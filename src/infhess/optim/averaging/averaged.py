@@ -15,6 +15,7 @@ from torch import Tensor
 from infhess._precision import full_precision
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
+from infhess.optim import sharded
 from infhess.optim.averaging.batch_norm import Recent, Statistics, kept, norms_in
 from infhess.optim.checkpoint import Checkpointed, Scalars
 from infhess.optim.scalings.gradient_scaling import Scaling
@@ -85,9 +86,14 @@ class Averaging(Checkpointed):
         """The state of a parameter that has not moved: z and the average are where it is."""
         w = real(p.detach())
         z = w.to(torch.promote_types(w.dtype, torch.float32), copy=True)
-        tensors = {"z": z, "averaged": z.clone(), **self._scaling.fresh(z)}
+        tensors = {"z": z, "averaged": z.clone(), **self._scaling.fresh(self._as_scaled(z))}
         begun = torch.tensor(self._average_weight, dtype=torch.float64)
         return {"step": torch.zeros(()), **tensors, "begun": begun, NUMBERS: self._scalars.tensor()}
+
+    def _as_scaled(self, w: Tensor) -> Tensor:
+        """A tensor of the shape that the scaling sees: all of a sharded one where it needs whole matrices."""
+        alone = self._scaling.whole and sharded.is_sharded(w)
+        return torch.empty(w.shape, dtype=w.dtype, device=w.device) if alone else w
 
     # ---- the averaged weights
 

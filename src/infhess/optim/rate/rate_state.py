@@ -30,6 +30,7 @@ class RateState(Scalars):
         shortened, skipped, bounded, waiting: steps shortened, not made for a bad gradient, kept below a share of |w|, and not
             made for want of a gradient, since the last report.
         micro_batches: calls of `observe` for the last step; more than one is gradient accumulation.
+        differences: 1 once second derivatives were out of reach: probes are differences of gradients from then on.
         averaged: 1 in a checkpoint that was saved while the averaged weights stood in the model.
 
     """
@@ -54,6 +55,7 @@ class RateState(Scalars):
     waiting: float = 0.0
     micro_batches: float = 1.0
     averaged: float = 0.0
+    differences: float = 0.0
 
     rule = RATE_FREE  # of the scaling in use; no annotation, so that it is no part of a checkpoint
 
@@ -153,6 +155,12 @@ class RateState(Scalars):
         """The weight c = m²/Σm² of the newest iterate in an average that began when Σ was `before`."""
         since = self.weight - before
         return min(1.0, self.largest**2 / since) if since > 0 else 1.0
+
+    def distance(self, beta: float) -> float:
+        """How far y moves with the coming step, as a share of |Dg|: η (1 − β₁ + β₁ c)."""
+        largest = max(self.largest, self.rate)
+        newest = largest**2 / (self.weight + largest**2) if self.weight > 0 else 1.0
+        return self.rate * (1 - beta + beta * newest)
 
     def diagnostics(self, before: float) -> tuple[str, ...]:
         """What had to brake since the last report, and why; `before` is what was allowed then."""

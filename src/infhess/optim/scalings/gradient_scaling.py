@@ -24,6 +24,7 @@ class Scaling(ABC):
     name: ClassVar[str]
     rule: ClassVar[RateFreeRule]  # the constants of the learning rate that go with it
     beta: ClassVar[float]  # β₂ by default
+    whole: ClassVar[bool] = False  # whether it needs all of a matrix, and not the part that a process has
     eps: ClassVar[float]  # ε by default, in units of the root mean square of the gradient
 
     @abstractmethod
@@ -54,7 +55,7 @@ class Scaling(ABC):
 
     def shapes(self, w: Tensor) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the state tensors of a real parameter."""
-        found = self.fresh(torch.empty_like(w, device="meta"))
+        found = self.fresh(torch.empty(w.shape, dtype=w.dtype, device="meta"))
         return {name: tuple(t.shape) for name, t in found.items()}
 
     def numbers(self, shape: Sequence[int]) -> int:

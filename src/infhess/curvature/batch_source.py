@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from infhess._checks import as_vectors, count, generator_on
+from infhess._distributed import all_reduce_sum, mean_over_processes, rank, world_size
 from infhess._precision import full_precision
 from infhess.curvature.batches import Batch, Stream, size_of
 from infhess.curvature.draws import Draw
 from infhess.curvature.flat import Flat
 from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
+from infhess.curvature.pooled import PooledLocal, failed_somewhere
 from infhess.curvature.reading import Reading
 from infhess.curvature.slices import slice_gradients
 from infhess.curvature.source import Source
@@ -28,7 +30,12 @@ class BatchSource(Source):
     """Products and gradients at the present parameters, each call on the next mini-batch.
 
     Nothing but the result is left behind: parameters, `.grad`, buffers, training mode and the random state are as before.
+
+    Where several processes were started by `torch.distributed`, their sources are one: each takes products of its own batches,
+    all have the mean, and all have to call the same, with the same seeds. `source.pooled = False` keeps one to its process.
     """
+
+    pooled = True
 
     def __init__(
         self, params: Iterable[Tensor], batches: Iterable[Batch], split: bool, generator: torch.Generator | None
@@ -36,7 +43,8 @@ class BatchSource(Source):
         generator_on(generator)
         if not isinstance(split, bool):
             raise TypeError(f"split: expected True or False, got {split!r}")
-        self.flat, self.stream, self.split = Flat(params), Stream(batches, self.points_of), split
+        self.flat, self.split = Flat(params), split
+        self.stream = Stream(batches, self._own_points, self._sum)
         self.size, self.like = self.flat.size, self.flat.like
         self._generator = generator or torch.Generator().manual_seed(0)
         self.watch = Watch()  # what was seen of the loss so far
@@ -50,20 +58,44 @@ class BatchSource(Source):
     def fresh(self, batches: Iterable[Batch]) -> BatchSource:
         """The same matrix from other data, with counts of its own."""
 
+    @property
+    def _in_several(self) -> bool:
+        """Whether this source and those of other processes are one."""
+        return self.pooled and world_size() > 1
+
+    def _sum(self, value: float) -> float:
+        """Over the processes that estimate together."""
+        return all_reduce_sum([value], self.flat.device)[0] if self._in_several else value
+
     def draw(self) -> Batch:
-        """The next batch, counted."""
-        batch = self.stream.next()
+        """The next batch, counted; in several processes, the next one of each."""
+        batch: Batch = None
+        failure: Exception | None = None
+        try:
+            batch = self.stream.next()
+        except ValueError as error:
+            failure = error
+        if self._in_several:
+            failure = failed_somewhere(failure, self.flat.device)
+        if failure is not None:
+            raise failure
         self.data_points += self.points_of(batch)
         return batch
 
     def points_of(self, batch: Batch) -> int:
-        """The data points of a batch."""
+        """The data points of a batch; in several processes, of those of all of them."""
+        return round(self._sum(self._own_points(batch)))
+
+    def _own_points(self, batch: Batch) -> int:
         return self._points or size_of(batch)
 
     @full_precision
     def local(self, batch: Batch, seed: int | None = None) -> Local:
         """The curvature of one batch, with a seed of its own for its dropout."""
-        local = self.at(batch, self.seed() if seed is None else seed)
+        seed = self.seed() if seed is None else seed
+        if self._in_several:
+            return PooledLocal(self.at(batch, seed + rank()), self._own_points(batch))
+        local = self.at(batch, seed)
         local.points = self.points_of(batch)
         return local
 
@@ -144,7 +176,9 @@ class BatchSource(Source):
         cut: half a batch is then another loss.
         """
         cut = self.split and not self.watch.batch_statistics
-        reading = Reading(self.stream, self.draw, self.points_of, points, batches)
+        reading = Reading(
+            self.stream, self.draw, self.points_of, points, batches, world_size() if self._in_several else 1
+        )
         sums = torch.zeros(chunks, len(vectors), 1 if forms else self.size).to(self.like)
         sizes = torch.zeros(chunks, dtype=torch.float64, device=self.like.device)
         for c, batch in reading.chunks(chunks, cut):
@@ -208,21 +242,26 @@ class Hessian(BatchSource):
     @full_precision
     def gradient_at(self, batch: Batch, seed: int) -> Tensor:
         """The gradient of one batch without its curvature, flat; counted as a product, which costs about as much."""
-        self._count_points(1, self.points_of(batch))
-        return DifferenceLocal(self.loss, batch, self.flat, seed).gradient()
+        points = self.points_of(batch)
+        self._count_points(1, points)
+        local: Local = DifferenceLocal(self.loss, batch, self.flat, seed)
+        return (PooledLocal(local, self._own_points(batch)) if self._in_several else local).gradient()
 
     @full_precision
     def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:
         """The gradients of slices of a batch, as columns; counted as a product with all of it."""
-        self._count_points(1, size_of(batch))
-        return slice_gradients(self.loss, batch, pieces, self.flat, self.seed())
+        self._count_points(1, self.points_of(batch))
+        found = slice_gradients(self.loss, batch, pieces, self.flat, self.seed())
+        return mean_over_processes(found) if self._in_several else found
 
     def fresh(self, batches: Iterable[Batch]) -> Hessian:
         """The same Hessian from other data."""
-        return Hessian(
+        made = Hessian(
             self.loss, self.flat.params, batches, products=self.kind, split=self.split, points=self._points or None,
             generator=self._generator,
         )  # fmt: skip
+        made.pooled = self.pooled
+        return made
 
 
 class GaussNewton(BatchSource):
@@ -264,12 +303,9 @@ class GaussNewton(BatchSource):
 
     def fresh(self, batches: Iterable[Batch]) -> GaussNewton:
         """The same matrix from other data."""
-        return GaussNewton(
-            self.model,
-            self.loss,
-            self.flat.params,
-            batches,
-            pair=self.pair,
-            split=self.split,
+        made = GaussNewton(
+            self.model, self.loss, self.flat.params, batches, pair=self.pair, split=self.split,
             generator=self._generator,
-        )
+        )  # fmt: skip
+        made.pooled = self.pooled
+        return made

@@ -125,6 +125,8 @@ class TrainedLocal(HessianLocal):
 class TrainedHessian(BatchSource):
     """The Hessian of what training has just differentiated, as a source of that one batch."""
 
+    pooled = False
+
     def __init__(self, done: TrainingPass, points: int) -> None:
         self._points, self._done = points, done
         super().__init__(done.params, [done], split=False, generator=None)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count
+from infhess._distributed import world_size
 from infhess._precision import full_precision
 from infhess.curvature import batches as batching
 from infhess.curvature.batch_source import BatchSource, Hessian
@@ -23,7 +24,6 @@ from infhess.lowrank import Operator
 from infhess.optim.base_optimizers import rate_is_known
 from infhess.optim.controllers import nonconvex, switch
 from infhess.optim.controllers.context import Context, Decision
-from infhess.optim.distributed import world_size
 from infhess.optim.preconditioning.apply import fits
 from infhess.optim.preconditioning.layers import BLOCKS
 from infhess.optim.rate.probe import Piece, Probe
@@ -325,7 +325,9 @@ class Preconditioned(Wrapper):
         assert o.loss is not None
         # Other masks for each batch and micro-batch.
         masks = o.generator or torch.Generator().manual_seed(int(self._state.steps) + index * 2**32)
-        return self._source(o.loss, [batch], o.split, o.products, masks, o.points)
+        source = self._source(o.loss, [batch], o.split, o.products, masks, o.points)
+        source.pooled = False  # a probe takes the mean over processes
+        return source
 
     def _follow(self, decision: Decision) -> None:
         """Act on a decision."""

@@ -157,6 +157,7 @@ class RateFree(Averaging):
         try:
             masks = generator or self._masks()
             source = Hessian(loss, self._params(), [batch], products=products, points=points, generator=masks)
+            source.pooled = False  # the probe takes the mean over processes
             self._prober.add(source, batch)
             before, probes = self._rate_state.allowed, self._prober.complete
             notes = self._prober.begin(self._read) if probes else ()

@@ -105,7 +105,8 @@ PLAIN = {
 
     "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
     # training runs within, under its own autocast
-    "RateFree.watch", "Preconditioned.watch", "RateFree.add_param_group", "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
+    "RateFree.watch", "Preconditioned.watch", "RateFree.add_param_group",
+    "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
 }  # fmt: skip
 
 

@@ -106,6 +106,7 @@ PLAIN = {
     "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
     # training runs within, under its own autocast
     "RateFree.watch", "Preconditioned.watch", "RateFree.add_param_group",
+    "RateFree.join_hook", "RateFree.join_device", "RateFree.join_process_group",
     "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
 }  # fmt: skip
 

@@ -97,7 +97,7 @@ PLAIN = {
     "Operator.dtype", "Operator.device", "Operator.power", "Operator.to_scipy", "LowRank.T", "LowRank.core_size",
     "Spectrum.interval", "Spectrum.upper", "Rate.interval", "RateReport.as_dict", "Report.as_dict",
     "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "Checkpointed.load_state_dict",
-    "Preconditioned.reset", "Preconditioned.zero_grad", "RateFree.zero_grad",
+    "SelfDriving.reset", "SelfDriving.zero_grad", "RateFree.zero_grad",
     "Along.interval", "Estimate.interval", "Estimate.upper", "BatchSource.points_of",
     # sources of the optimizer alone, which is guarded
     *(f"{source}.{name}" for source in ("Pool", "Blockwise", "ScaledSource") for name in
@@ -105,7 +105,7 @@ PLAIN = {
 
     "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
     # training runs within, under its own autocast
-    "RateFree.watch", "Preconditioned.watch", "RateFree.add_param_group",
+    "RateFree.watch", "SelfDriving.watch", "RateFree.add_param_group",
     "RateFree.join_hook", "RateFree.join_device", "RateFree.join_process_group",
     "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
 }  # fmt: skip

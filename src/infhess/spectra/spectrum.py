@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,17 +16,13 @@ from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import BatchSource, Source, as_source
 from infhess.spectra.estimate import Estimate
-from infhess.spectra.krylov import Krylov
-from infhess.spectra.ritz import Ritz, ritz
+from infhess.spectra.ritz import Ritz
+from infhess.spectra.rounds import UNKNOWN, Cost, Plan, rounds
 from infhess.spectra.student import probability, skewed_mean, weighted_mean
 
 LEAST_POINTS = 128  # a direction; with fewer the spread over chunks is too uncertain
 FRESH_POINTS, FRESH_GROUPS = 256, 32
 BUDGET = 2**20
-UNKNOWN = (
-    "nothing is known of the noise, so std and intervals are NaN: the loss is random (dropout) and all of the data is one "
-    "batch that is not cut; pass several batches"
-)
 
 
 @dataclass(frozen=True)
@@ -59,6 +54,7 @@ class Spectrum:
         lowest: the smallest Ritz value and its standard error: clearly negative is negative curvature.
         products, data_points: what it cost.
         rounds, stopped: how often the data a direction was increased, and why it ended.
+        memory: bytes that directions and what is kept of their products took.
 
     """
 
@@ -71,6 +67,7 @@ class Spectrum:
     data_points: int
     rounds: int
     stopped: str
+    memory: int
     _ritz: Ritz = field(repr=False)
     _source: Source = field(repr=False)
 
@@ -87,7 +84,7 @@ class Spectrum:
         The data that chose the vectors would flatter them. At least 256 points are read, in 32 groups.
         """
         source, vectors = _fresh(self._source, batches), list(self.vectors.mT)
-        cost = _Cost(source)
+        cost = Cost(source)
         draw = source.fresh_products(vectors, max(count(points, "points"), FRESH_POINTS), FRESH_GROUPS, forms=True)
         x = draw.products[..., 0].to(torch.float64)
         if not bool(torch.isfinite(x).all()):
@@ -113,21 +110,42 @@ def spectrum_rounds(
     points: int | None = None,
     directions: int | None = None,
     budget: int | None = None,
+    memory: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[Spectrum]:
     """`spectrum`, one round at a time; each stands alone: pooling rounds whose number depends on the data would lie."""
     source = as_source(source)
+    plan = planned(source, k, rtol, points, directions, budget, memory)
+    generator_on(generator)
+    start = normal(source.size, like=source.like, generator=generator or torch.Generator().manual_seed(0))
+    return _spectra(source, plan, start)
+
+
+def planned(
+    source: Source,
+    k: int,
+    rtol: float | None = None,
+    points: int | None = None,
+    directions: int | None = None,
+    budget: int | None = None,
+    memory: int | None = None,
+) -> Plan:
+    """The arguments of `spectrum`, checked, and its defaults."""
     k = count(k, "k", source.size)
     if rtol is not None:
         finite_number(rtol, "rtol", least=0.0, strict=True)
-    most = BUDGET if budget is None else count(budget, "budget")
-    generator_on(generator)
-    start = normal(source.size, like=source.like, generator=generator or torch.Generator().manual_seed(0))
     data = (LEAST_POINTS, 2) if points is None else (count(points, "points"), 1)
     span = (2 * k + 6, 4 * k + 16) if directions is None else (count(directions, "directions"),) * 2
     if span[1] < k:
         raise ValueError(f"directions: expected at least k = {k}, got {directions}")
-    return _rounds(source, k, rtol, most, data, span, start)
+    most = BUDGET if budget is None else count(budget, "budget")
+    return Plan(k, rtol, most, data, span, None if memory is None else count(memory, "memory"))
+
+
+def _spectra(source: Source, plan: Plan, start: Tensor) -> Iterator[Spectrum]:
+    cost = Cost(source)
+    for found in rounds(source, plan, start):
+        yield as_spectrum(found.errors, found.vectors, cost, found.number, found.stopped, source, found.krylov.bytes)
 
 
 @full_precision
@@ -143,6 +161,9 @@ def spectrum(_found: Iterator[Spectrum]) -> Spectrum:
         directions: how many; by default 2k + 6 to 4k + 16, as many as the top k values need.
         budget: with `rtol`, no further round where it would read more data points (products, for a source without data)
             than this in all; a million by default.
+        memory: bytes for directions and what is kept of their products. Beyond it these are kept in bfloat16, then on disk;
+            then there are fewer directions, but never fewer than k. By default (4k + 16)·9 vectors are kept at the most, of
+            bfloat16 where they are large.
         generator: for the random start.
 
     >>> import torch
@@ -154,85 +175,14 @@ def spectrum(_found: Iterator[Spectrum]) -> Spectrum:
     return list(_found)[-1]
 
 
-def _rounds(
-    source: Source, k: int, rtol: float | None, budget: int, data: tuple[int, int], span: tuple[int, int], start: Tensor
-) -> Iterator[Spectrum]:
-    cost, number = _Cost(source), 0
-    while True:
-        number += 1
-        krylov = explore(source, k, start, data, *span)
-        errors = ritz(krylov)
-        vectors = krylov.Q[: len(krylov)].mT @ errors.weights[:, :k].to(krylov.Q)
-        width = _width(errors, k)
-        grown = _grown(krylov.points[0] or data[0], width, rtol)
-        everything = bool((krylov.unread[: len(krylov)] == 0).all())
-        if not krylov.noise_is_known:
-            warnings.warn(UNKNOWN, stacklevel=2)
-        stopped = _why(width, rtol, everything, cost, budget, len(krylov) * grown)
-        yield _spectrum(errors, vectors, k, cost, number, stopped, source)
-        if stopped != "goes on":
-            return
-        data, start = (grown, data[1]), vectors.sum(1)
-
-
-def _width(errors: Ritz, k: int) -> float:
-    """The widest of the top k 95 % intervals, relative to its value, or to a thousandth of the largest one."""
-    low, high = errors.interval(0.95)
-    size = torch.maximum(errors.values.abs(), 1e-3 * errors.values.abs().max()).clamp(min=1e-300)
-    return float(((high - low) / 2 / size)[:k].max())
-
-
-def explore(source: Source, k: int, start: Tensor, data: tuple[int, int], least: int, most: int) -> Krylov:
-    """Directions until the top k Ritz values are as good as their noise allows, between `least` and `most`.
-
-    `data` is what each is averaged over: so many points and so many batches at the least.
-    """
-    krylov = Krylov(start, min(max(most, k), source.size))
-    while krylov.look(source, *data):
-        if len(krylov) >= least and ritz(krylov).converged(k):
-            break
-    return krylov
-
-
-class _Cost:
-    """What a source has given since."""
-
-    def __init__(self, source: Source) -> None:
-        self.source, self.products_before, self.points_before = source, source.products, source.data_points
-
-    @property
-    def products(self) -> int:
-        return self.source.products - self.products_before
-
-    @property
-    def data_points(self) -> int:
-        return self.source.data_points - self.points_before
-
-
-def _grown(read: int, width: float, rtol: float | None) -> int:
-    """Data a direction for the next round: what the width asks for, between 2 and 32 times as much."""
-    return 0 if rtol is None or math.isnan(width) else int(min(max(1.3 * (width / rtol) ** 2, 2.0), 32.0) * read)
-
-
-def _why(width: float, rtol: float | None, everything: bool, cost: _Cost, budget: int, coming: int) -> str:
-    if rtol is None:
-        return "one round"
-    if math.isnan(width):
-        return "noise unknown"
-    if width <= rtol:
-        return "tolerance"
-    if everything:
-        return "all data"
-    return "budget" if (cost.data_points or cost.products) + coming > budget else "goes on"
-
-
-def _spectrum(
-    errors: Ritz, vectors: Tensor, k: int, cost: _Cost, number: int, stopped: str, source: Source
+def as_spectrum(
+    errors: Ritz, vectors: Tensor, cost: Cost, number: int, stopped: str, source: Source, memory: int
 ) -> Spectrum:
-    like = vectors
+    """The top pairs, as many as vectors, as a result."""
+    k = vectors.shape[1]
     return Spectrum(
-        values=errors.values[:k].to(like),
-        std=errors.se[:k].to(like),
+        values=errors.values[:k].to(vectors),
+        std=errors.se[:k].to(vectors),
         vectors=vectors,
         resolved=errors.resolved[:k],
         lowest=(float(errors.values[-1]), float(errors.se[-1])),
@@ -240,6 +190,7 @@ def _spectrum(
         data_points=cost.data_points,
         rounds=number,
         stopped=stopped,
+        memory=memory,
         _ritz=errors,
         _source=source,
     )

@@ -103,6 +103,8 @@ PLAIN = {
     *(f"{source}.{name}" for source in ("Pool", "Blockwise", "ScaledSource") for name in
       ("gradient", "matvec", "product_and_gradient", "spread")),
 
+    "Moment.limit", "Tracker.as_dict", "Tracker.to_pandas", "Tracker.plot",
+
     "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
 }  # fmt: skip
 

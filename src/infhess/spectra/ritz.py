@@ -120,6 +120,11 @@ def _variances(x: Tensor, krylov: Projection) -> tuple[Tensor, Tensor]:
 
 def _truncation(krylov: Projection, values: Tensor, w: Tensor, se: Tensor) -> Tensor:
     """How far a value may still rise: the residual of its Ritz pair squared, over the gap to the next."""
+    return w[-1].square() * max(krylov.residual, 0.0) / gaps(values, se)
+
+
+def gaps(values: Tensor, se: Tensor) -> Tensor:
+    """Of each value to the next, at the least a twentieth of it and two standard errors."""
     following = torch.cat([values[1:], values[-1:] - values[:1].abs()])
     gap = torch.stack([values - following, 0.05 * values.abs(), 2 * se.nan_to_num()]).amax(0)
-    return w[-1].square() * max(krylov.residual, 0.0) / gap.clamp(min=torch.finfo(gap.dtype).tiny)
+    return gap.clamp(min=torch.finfo(gap.dtype).tiny)

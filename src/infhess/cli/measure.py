@@ -40,23 +40,7 @@ class Measured:
 
     def as_dict(self) -> dict[str, Any]:
         """For a script: plain numbers and lists."""
-        found = self.found
-        return {
-            "target": self.target,
-            "values": found.values.tolist(),
-            "std": found.std.tolist(),
-            "low": self.low,
-            "high": self.high,
-            "level": 0.95,
-            "resolved": found.resolved.tolist(),
-            "lowest": list(found.lowest),
-            "parameters": found.vectors.shape[0],
-            "products": found.products,
-            "data_points": found.data_points,
-            "rounds": found.rounds,
-            "stopped": found.stopped,
-            "seconds": self.seconds,
-        }
+        return {"target": self.target, **self.found.as_dict(), "seconds": self.seconds}
 
     def rows(self, seed: int) -> Iterator[Row]:
         """Value, standard error and interval of each eigenvalue."""

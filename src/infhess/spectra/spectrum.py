@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import BatchSource, Source, as_source
 from infhess.spectra.estimate import Estimate
+from infhess.spectra.faces import ValuesFace
 from infhess.spectra.ritz import Ritz
 from infhess.spectra.rounds import UNKNOWN, Cost, Plan, rounds
 from infhess.spectra.student import probability, skewed_mean, weighted_mean
@@ -25,17 +27,17 @@ FRESH_POINTS, FRESH_GROUPS = 256, 32
 BUDGET = 2**20
 
 
-@dataclass(frozen=True)
-class Along:
+@dataclass(frozen=True, repr=False)
+class Along(ValuesFace):
     """The curvature uᵀHu along given vectors, from data that had no part in choosing them."""
 
     values: Tensor
     std: Tensor
     products: int
     data_points: int
-    _sample: Tensor = field(repr=False)
-    _weights: Tensor = field(repr=False)
-    _share: float = field(repr=False)
+    _sample: Tensor
+    _weights: Tensor
+    _share: float
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Intervals for uᵀHu of the full-data matrix, one a vector."""
@@ -43,8 +45,8 @@ class Along:
         return low.to(self.values), high.to(self.values)
 
 
-@dataclass(frozen=True)
-class Spectrum:
+@dataclass(frozen=True, repr=False)
+class Spectrum(ValuesFace):
     """Eigenvalues of the full-data matrix, descending, with error bars.
 
     Attributes:
@@ -68,8 +70,8 @@ class Spectrum:
     rounds: int
     stopped: str
     memory: int
-    _ritz: Ritz = field(repr=False)
-    _source: Source = field(repr=False)
+    _ritz: Ritz
+    _source: Source | None
 
     def interval(self, level: float = 0.95, *, joint: bool = False) -> tuple[Tensor, Tensor]:
         """Intervals for the eigenvalues of the full-data matrix; each covers with this probability, or all if joint."""
@@ -99,6 +101,16 @@ class Spectrum:
     def upper(self, level: float = 0.99) -> Tensor:
         """Bounds that the eigenvalues do not exceed, each with this probability."""
         return self._ritz.upper(probability(level))[: len(self.values)].to(self.values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, with 95 % intervals: for a script, for JSON."""
+        more = {"resolved": self.resolved.tolist(), "lowest": list(self.lowest), "parameters": len(self.vectors)}
+        how = {"rounds": self.rounds, "stopped": self.stopped, "memory": self.memory}
+        return {**super().as_dict(), **more, **how}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the source: a loss is mostly a lambda, and its data large. `along` then wants a source."""
+        return {**self.__dict__, "_source": None}
 
 
 @full_precision
@@ -196,12 +208,13 @@ def as_spectrum(
     )
 
 
-def _fresh(source: Source, batches: Any) -> Source:
+def _fresh(source: Source | None, batches: Any) -> Source:
     if isinstance(batches, Source):
         return batches
     if isinstance(source, BatchSource) and isinstance(batches, Iterable):
         return source.fresh(batches)
-    raise TypeError(f"along: expected fresh batches, or a source, got {type(batches).__name__}")
+    wanted = "a source (pickling has left the loss behind)" if source is None else "fresh batches, or a source"
+    raise TypeError(f"along: expected {wanted}, got {type(batches).__name__}")
 
 
 @full_precision
@@ -215,12 +228,16 @@ def largest(
     8.0
     """
     found = spectrum(source, 1, rtol, budget=budget, generator=generator)
-
-    def interval(level: float) -> tuple[float, float]:
-        low, high = found.interval(level)
-        return float(low), float(high)
-
     return Estimate(
         float(found.values[0]), float(found.std[0]), found.products, found.data_points,
-        interval, lambda level: float(found.upper(level)[0]),
+        partial(_interval_of_largest, found._ritz), partial(_upper_of_largest, found._ritz),
     )  # fmt: skip
+
+
+def _interval_of_largest(found: Ritz, level: float) -> tuple[float, float]:
+    low, high = found.interval(level)
+    return float(low[0]), float(high[0])
+
+
+def _upper_of_largest(found: Ritz, level: float) -> float:
+    return float(found.upper(level)[0])

@@ -21,9 +21,9 @@ from infhess.problems.shuffled import objective
 from infhess.spectra import Tracker
 
 EXPERIMENT = "bench-curvature-edge"
-PROBLEM = "the paper's net at a quarter of its width, 1,000 images of CIFAR-10"
-IMAGES, BATCH, WIDTH = 1000, 50, 0.25
-RATES, STEPS, EVERY = (0.05, 0.1), 600, 10
+PROBLEM = "the paper's net at a tenth of its width, 500 images of CIFAR-10"
+IMAGES, BATCH, WIDTH = 500, 50, 0.1
+RATES, STEPS, EVERY = (0.02, 0.05), 400, 10
 LOSS = "training loss"
 NAMES = ("value", "low", "high", "limit")
 COLOURS = (plots.BLUE, plots.ORANGE)
@@ -39,9 +39,9 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
 def followed(template: Row, rate: float, steps: int) -> list[Row]:
     """Full-batch gradient descent; the eigenvalue is looked at every few steps, by a tracker that reads mini-batches."""
     with seeded(template.seed):
-        net = paper_net(WIDTH)
+        net = paper_net(WIDTH, xavier=True)
     images, labels = cifar10()
-    x, y = images[:IMAGES].float() / 255 - 0.5, labels[:IMAGES]
+    x, y = standardised(images[:IMAGES].float()), labels[:IMAGES]
     loss, params = objective(cross_entropy, net, 0.0), list[Tensor](net.parameters())
     batches = Shuffled((x, y), BATCH, torch.Generator().manual_seed(template.seed))
     tracker, rows, start = Tracker(Hessian(loss, params, batches)), [], time.perf_counter()
@@ -57,6 +57,11 @@ def followed(template: Row, rate: float, steps: int) -> list[Row]:
         with torch.no_grad():
             torch._foreach_add_(params, gradients, alpha=-rate)
     return rows
+
+
+def standardised(x: Tensor) -> Tensor:
+    """Of mean 0 and standard deviation 1 over all pixels."""
+    return (x - x.mean()) / x.std()
 
 
 def _gradient(loss: Callable[[Data], Tensor], params: list[Tensor], x: Tensor, y: Tensor) -> tuple[float, list[Tensor]]:

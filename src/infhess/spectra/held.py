@@ -13,8 +13,8 @@ from torch import Tensor
 
 # Chunks of fresh data a direction: their spread is the noise. Fewer than 4 do not give intervals that hold.
 CHUNKS = 8
-# Numbers kept at full precision where no bound is given; beyond, deviations are kept in bfloat16, good to 0.4 % each.
-FULL_PRECISION = 2**28
+# Where no bound is given: numbers kept at full precision; beyond, in bfloat16, good to 0.4 % each; then bytes kept in memory.
+FULL_PRECISION, IN_MEMORY = 2**28, 2**31
 BFLOAT16 = 2  # bytes
 
 
@@ -35,7 +35,11 @@ def room_for(start: Tensor, least: int, most: int, memory: int | None) -> Room:
     N, width = len(start), start.dtype.itemsize
     if memory is None:
         full = CHUNKS * most * N <= FULL_PRECISION
-        return Room(most, start.dtype if full else torch.bfloat16)
+        return Room(
+            most,
+            start.dtype if full else torch.bfloat16,
+            on_disk=not full and _bytes(N, most, width, BFLOAT16) > IN_MEMORY,
+        )
     if _bytes(N, most, width, width) <= memory:
         return Room(most, start.dtype)
     if _bytes(N, most, width, BFLOAT16) <= memory:

@@ -173,9 +173,9 @@ def spectrum(_found: Iterator[Spectrum]) -> Spectrum:
         directions: how many; by default 2k + 6 to 4k + 16, as many as the top k values need.
         budget: with `rtol`, no further round where it would read more data points (products, for a source without data)
             than this in all; a million by default.
-        memory: bytes for directions and what is kept of their products. Beyond it these are kept in bfloat16, then on disk;
-            then there are fewer directions, but never fewer than k. By default (4k + 16)·9 vectors are kept at the most, of
-            bfloat16 where they are large.
+        memory: bytes for directions and for what is kept of their products, 8 vectors each. Beyond it the latter are kept in
+            bfloat16, then on disk; then there are fewer directions, but never fewer than k. By default they are on disk where
+            all would take more than 2 GiB.
         generator: for the random start.
 
     >>> import torch

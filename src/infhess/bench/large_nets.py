@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from infhess.bench.loop import resident
 from infhess.curvature import Hessian
 from infhess.harness import Job, Row, markdown
+from infhess.harness.timing import on_threads
 from infhess.problems import seeded
 from infhess.problems.nets import CharTransformer
 from infhess.spectra import spectrum
@@ -107,12 +108,12 @@ def source_of(case: Case, seed: int) -> Hessian:
 
 def run(case: Case, seed: int) -> dict[str, Any]:
     """A spectrum, weighed and timed on one thread."""
-    torch.set_num_threads(1)
     source = source_of(case, seed)
     source.gradient()  # what any step of training holds too
     start, before = time.perf_counter(), resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
-    found = spectrum(source, case.k, points=case.points, memory=case.memory)
+    with on_threads(1):
+        found = spectrum(source, case.k, points=case.points, memory=case.memory)
     low, high = found.interval()
     return {
         "seconds": time.perf_counter() - start, "peak": resident("VmHWM") - before, "stated": found.memory,

@@ -17,7 +17,7 @@ from infhess.posterior import (
     load,
 )
 from infhess.preconditioners import NoCurvatureError, paper_preconditioner, preconditioner
-from infhess.spectra import Along, Estimate, Spectrum, largest, spectrum, spectrum_rounds, trace
+from infhess.spectra import Along, Estimate, Moment, Spectrum, Tracker, largest, spectrum, spectrum_rounds, trace
 
 __all__ = [
     # priors and posteriors
@@ -42,7 +42,9 @@ __all__ = [
     # curvature with error bars
     "Along",
     "Estimate",
+    "Moment",
     "Spectrum",
+    "Tracker",
     "largest",
     "spectrum",
     "spectrum_rounds",

@@ -83,24 +83,42 @@ def curvature(
         bool, typer.Option("--coverage", help="Do the intervals hold? Trials against the exact spectrum.")
     ] = False,
     trials: Annotated[int, typer.Option("--trials", min=4, help="Trials per cell of --coverage.")] = 200,
+    large: Annotated[
+        bool, typer.Option("--large", help="Transformers of up to ten million weights: seconds and memory.")
+    ] = False,
+    edge: Annotated[
+        bool, typer.Option("--edge", help="The paper's net at the edge of stability: eigenvalues beside 2/η.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data folder.")] = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
 ) -> None:
     """Top eigenvalues from mini-batches beside other tools, at equal work; or the coverage of the intervals.
 
+    With --large, how seconds and memory grow with weights, data and k; with --edge, curvature along training.
+
     Example: `infhess bench curvature --coverage --trials 50 --data-dir data`
     """
     with remedies():
         from infhess.bench import coverage as intervals
-        from infhess.bench import curvature_bench, eigen_baselines
+        from infhess.bench import curvature_bench, edge_of_stability, eigen_baselines, large_nets
         from infhess.cli import show
         from infhess.data import use
         from infhess.harness.rows import RowFile
 
+        if coverage + large + edge > 1:
+            raise ValueError("expected at most one of --coverage, --large and --edge")
         use(data_dir)
-        folder = out or Path("runs/bench-curvature-coverage" if coverage else "runs/bench-curvature")
+        kind = "-coverage" if coverage else "-large" if large else "-edge" if edge else ""
+        folder = out or Path(f"runs/bench-curvature{kind}")
         file = RowFile(folder, fresh=fresh, seed=seed)
+        if large:
+            _in_turn(large_nets.jobs(seed, quick=quick), file)
+            return _summarised(file.path, large_nets.summary(file.rows))
+        if edge:
+            show.run(list(edge_of_stability.jobs(seed, quick=quick)), file, workers)
+            edge_of_stability.figure(file.rows, folder / "edge.svg")
+            return _summarised(file.path, edge_of_stability.summary(file.rows))
         if coverage:
             problems = curvature_bench.QUICK if quick else intervals.PROBLEMS
             show.run(list(intervals.jobs(seed, trials, problems)), file, workers)

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,23 +41,7 @@ class Measured:
 
     def as_dict(self) -> dict[str, Any]:
         """For a script: plain numbers and lists."""
-        found = self.found
-        return {
-            "target": self.target,
-            "values": found.values.tolist(),
-            "std": found.std.tolist(),
-            "low": self.low,
-            "high": self.high,
-            "level": 0.95,
-            "resolved": found.resolved.tolist(),
-            "lowest": list(found.lowest),
-            "parameters": found.vectors.shape[0],
-            "products": found.products,
-            "data_points": found.data_points,
-            "rounds": found.rounds,
-            "stopped": found.stopped,
-            "seconds": self.seconds,
-        }
+        return {"target": self.target, **self.found.as_dict(), "seconds": self.seconds}
 
     def rows(self, seed: int) -> Iterator[Row]:
         """Value, standard error and interval of each eigenvalue."""
@@ -76,17 +61,24 @@ def measure(
 ) -> Measured:
     """Load MODULE:FUNCTION, call it, and take the spectrum of what it returns."""
     function, start = load(target), time.perf_counter()
-    try:
+    with named_errors(target):
         source = source_of(function(), matrix, products, seed)
         found = spectrum(source, k, rtol, budget=budget, generator=torch.Generator().manual_seed(seed))
+    low, high = found.interval(0.95)
+    return Measured(target, found, low.tolist(), high.tolist(), time.perf_counter() - start)
+
+
+@contextmanager
+def named_errors(target: str) -> Iterator[None]:
+    """What goes wrong in the user's code, in a line."""
+    try:
+        yield
     except (Exception, SystemExit) as error:
         reason = str(error).strip().splitlines()
         where = "" if isinstance(error, ValueError | TypeError) else f" failed with {type(error).__name__}"
         raise UserCodeError(
             f"{target}{where}: {reason[0] if reason else 'no message'}; see it whole with --traceback"
         ) from error
-    low, high = found.interval(0.95)
-    return Measured(target, found, low.tolist(), high.tolist(), time.perf_counter() - start)
 
 
 def load(target: str) -> Any:

@@ -179,7 +179,7 @@ class BatchSource(Source):
         reading = Reading(
             self.stream, self.draw, self.points_of, points, batches, world_size() if self._in_several else 1
         )
-        sums = torch.zeros(chunks, len(vectors), 1 if forms else self.size).to(self.like)
+        sums = self.like.new_zeros(chunks, len(vectors), 1 if forms else self.size)
         sizes = torch.zeros(chunks, dtype=torch.float64, device=self.like.device)
         for c, batch in reading.chunks(chunks, cut):
             local, n = self.local(batch), self.points_of(batch)
@@ -190,9 +190,11 @@ class BatchSource(Source):
                 return self.fresh_products(vectors, points, chunks, batches, forms=forms)
             sizes[c] += n
         self.stream.warn_of_order(reading.read)
-        sums, sizes = sums[sizes > 0], sizes[sizes > 0]
+        if bool((sizes == 0).any()):
+            sums, sizes = sums[sizes > 0], sizes[sizes > 0]
         unread = 1.0 if self.watch.random else reading.unread
-        return Draw(sums / sizes[:, None, None].to(sums), sizes / sizes.sum(), unread)
+        # In place: the sums are as large as so many copies of the parameters.
+        return Draw(sums.div_(sizes[:, None, None].to(sums)), sizes / sizes.sum(), unread)
 
 
 class Hessian(BatchSource):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from infhess import _draw
 from infhess._checks import count, generator_on
 from infhess._precision import full_precision
 from infhess._random import normal
@@ -16,16 +18,30 @@ from infhess.curvature import BatchSource, as_source
 from infhess.spectra.student import probability, skewed_mean
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
-    """A value, its standard error, intervals, and what it cost."""
+    """A value, its standard error, intervals, and what it cost. It pickles: its bounds are functions of numbers alone."""
 
     value: float
     std: float
     products: int
     data_points: int
-    _interval: Callable[[float], tuple[float, float]] = field(repr=False)
-    _upper: Callable[[float], float] = field(repr=False)
+    _interval: Callable[[float], tuple[float, float]]
+    _upper: Callable[[float], float]
+
+    def __repr__(self) -> str:
+        cost = f"{self.products} products, {self.data_points} data points"
+        return f"Estimate({self.value:.4g} ± {self.std:.2g}; {cost})"
+
+    def _repr_html_(self) -> str:
+        columns = self.as_dict()
+        return _draw.table(repr(self), list(columns), [[f"{v:.4g}" for v in columns.values()]])
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain numbers, with the 95 % interval."""
+        low, high = self.interval(0.95)
+        cost = {"products": self.products, "data_points": self.data_points}
+        return {"value": self.value, "std": self.std, "low": low, "high": high, **cost}
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """An interval that covers the full-data value with this probability."""
@@ -38,15 +54,21 @@ class Estimate:
 
 def sample_estimate(x: Tensor, products: int, data_points: int) -> Estimate:
     """The mean of independent values, as an estimate."""
+    std = float(x.std()) / len(x) ** 0.5
+    return Estimate(
+        float(x.mean()), std, products, data_points, partial(_interval_of_mean, x), partial(_upper_of_mean, x)
+    )
 
-    def interval(level: float) -> tuple[float, float]:
-        low, high = skewed_mean(x[:, None], level)
-        return float(low), float(high)
 
-    def upper(level: float) -> float:
-        return interval(abs(2 * level - 1))[1 if level >= 0.5 else 0] if level != 0.5 else float(x.mean())
+def _interval_of_mean(x: Tensor, level: float) -> tuple[float, float]:
+    low, high = skewed_mean(x[:, None], level)
+    return float(low), float(high)
 
-    return Estimate(float(x.mean()), float(x.std()) / len(x) ** 0.5, products, data_points, interval, upper)
+
+def _upper_of_mean(x: Tensor, level: float) -> float:
+    if level == 0.5:
+        return float(x.mean())
+    return _interval_of_mean(x, abs(2 * level - 1))[1 if level >= 0.5 else 0]
 
 
 @full_precision

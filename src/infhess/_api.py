@@ -17,7 +17,18 @@ from infhess.posterior import (
     load,
 )
 from infhess.preconditioners import NoCurvatureError, paper_preconditioner, preconditioner
-from infhess.spectra import Along, Estimate, Spectrum, largest, spectrum, spectrum_rounds, trace
+from infhess.spectra import (
+    Along,
+    Density,
+    Estimate,
+    Share,
+    Spectrum,
+    density,
+    largest,
+    spectrum,
+    spectrum_rounds,
+    trace,
+)
 
 __all__ = [
     # priors and posteriors
@@ -41,8 +52,11 @@ __all__ = [
     "infer_steps",
     # curvature with error bars
     "Along",
+    "Density",
     "Estimate",
+    "Share",
     "Spectrum",
+    "density",
     "largest",
     "spectrum",
     "spectrum_rounds",

@@ -62,7 +62,9 @@ def _of_batches(source: BatchSource, points: int) -> Frozen:
     halves = [(half, batch, source.seed()) for half, batch in reading.chunks(2, cut=False)]
     sizes = [sum(source.points_of(b) for h, b, _ in halves if h == half) for half in (0, 1)]
     source.stream.warn_of_order(reading.read)
-    source.product(source.local(halves[0][1]), torch.ones(source.size).to(source.like))  # shows whether the loss is random
+    source.product(
+        source.local(halves[0][1]), torch.ones(source.size).to(source.like)
+    )  # shows whether the loss is random
     unread = 1.0 if source.watch.random else reading.unread
     return Frozen(_passes(source, halves, sizes, unread), sum(sizes), unread == 0, unread == 0 or min(sizes) > 0)
 

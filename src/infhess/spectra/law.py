@@ -26,7 +26,10 @@ class Sampled:
 
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """On the share of H, with the best δ for each x."""
-        low, high = self.seen.quick_bounds(x[:, None] - self.delta)[0], self.seen.quick_bounds(x[:, None] + self.delta)[1]
+        low, high = (
+            self.seen.quick_bounds(x[:, None] - self.delta)[0],
+            self.seen.quick_bounds(x[:, None] + self.delta)[1],
+        )
         return (low - self.lost).amax(1).clamp(min=0), (high + self.lost).amin(1).clamp(max=1)
 
 

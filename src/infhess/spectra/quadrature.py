@@ -10,15 +10,26 @@ from torch import Tensor
 
 # The free entry of a Radau matrix is clipped here: a node at x stays where it is to this share of the spectrum's width.
 FAR = 1e8
+# Roundings of the products' dtype within which a node is at x.
+ROUNDINGS = 1e2
 
 
 @dataclass(frozen=True)
 class Quadrature:
-    """Jacobi matrices T (V, m, m) of V starts, what couples them to the rest, β (V,), and the starts' shares w (V,)."""
+    """Jacobi matrices T (V, m, m) of V starts, what couples them to the rest, β (V,), and the starts' shares w (V,).
+
+    `eps` is the rounding of the products.
+    """
 
     T: Tensor
     beta: Tensor
     share: Tensor
+    eps: float
+
+    @property
+    def rounding(self) -> float:
+        """How far arithmetic may have moved a node."""
+        return ROUNDINGS * self.eps * float(self.T.diagonal(dim1=1, dim2=2).abs().amax() + self.beta.max())
 
     def nodes(self) -> tuple[Tensor, Tensor, Tensor]:
         """Gauss nodes θ, weights ω (which sum to 1 over all starts) and residuals β |s|, (V, m) each.
@@ -34,7 +45,7 @@ class Quadrature:
         Of the rule with m + 1 nodes, one of them at x (Gauss–Radau): Σ_{ξ<x} ω ≤ μ(−∞, x) ≤ μ(−∞, x] ≤ Σ_{ξ≤x} ω. The
         Chebyshev–Markov–Stieltjes inequality; Golub & Meurant 2010, sections 3 and 6.
         """
-        pairs = [_bounds(T, beta, x) for T, beta in zip(self.T, self.beta)]
+        pairs = [_bounds(T, beta, x, self.rounding) for T, beta in zip(self.T, self.beta)]
         low, high = (torch.stack(side, 1) @ self.share for side in zip(*pairs))
         return low.clamp(0, 1), high.clamp(0, 1)
 
@@ -44,22 +55,23 @@ class Quadrature:
         low, high = torch.zeros_like(x), torch.zeros_like(x)
         for nodes, w in zip(theta, weights):
             sums = torch.nn.functional.pad(w.cumsum(0), (1, 0))
-            below = torch.searchsorted(nodes, x, right=True)
-            low += sums[(below - 1).clamp(min=0)]
-            high += sums[(below + 1).clamp(max=len(w))]
+            low += sums[(torch.searchsorted(nodes, x - self.rounding) - 1).clamp(min=0)]
+            high += sums[(torch.searchsorted(nodes, x + self.rounding, right=True) + 1).clamp(max=len(w))]
         return low, high
 
 
-def _bounds(T: Tensor, beta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _bounds(T: Tensor, beta: Tensor, x: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
     m = len(T)
     R = torch.zeros(len(x), m + 1, m + 1).to(T)
     R[:, :m, :m], R[:, m, m] = T, _radau(T, beta, x)
     R[:, m - 1, m] = R[:, m, m - 1] = beta
     nodes, S = torch.linalg.eigh(R)
     weights = S[:, 0].square()
-    at = (nodes - x[:, None]).abs().argmin(1, keepdim=True)
-    high = weights.cumsum(1).gather(1, at)[:, 0]
-    return high - weights.gather(1, at)[:, 0], high
+    away = nodes - x[:, None]
+    nearest = (
+        away.abs().amin(1, keepdim=True).clamp(min=rounding)
+    )  # the node at x, and what rounding cannot tell from it
+    return (weights * (away < -nearest)).sum(1), (weights * (away <= nearest)).sum(1)
 
 
 def _radau(T: Tensor, beta: Tensor, x: Tensor) -> Tensor:
@@ -82,7 +94,7 @@ class Lanczos:
         self.T = torch.zeros(starts.shape[1], most, most, dtype=torch.float64, device=starts.device)
         self.share = (norms.double().square() / norms.double().square().sum()).to(self.T)
         self.beta = torch.zeros_like(self.share)
-        self._taken = 0
+        self._taken, self._eps = 0, torch.finfo(starts.dtype).eps
 
     def directions(self) -> Tensor:
         """The newest, (N, V)."""
@@ -90,14 +102,14 @@ class Lanczos:
 
     def take(self, Y: Tensor) -> None:
         """The products with the newest directions; a run whose space is invariant goes on with zeros, which weigh nothing."""
-        j, eps = self._taken, torch.finfo(Y.dtype).eps
+        j = self._taken
         Q, y = self.Q[:, : j + 1], Y.mT[:, :, None]
         first = Q @ y
         rest = y - Q.mT @ first
         rest = (rest - Q.mT @ (Q @ rest))[:, :, 0]
         self.T[:, j, j] = first[:, j, 0].to(self.T)
         beta = torch.linalg.vector_norm(rest, dim=1)
-        beta = torch.where(beta > 1e2 * eps * torch.linalg.vector_norm(Y, dim=0), beta, 0.0)
+        beta = torch.where(beta > 1e2 * self._eps * torch.linalg.vector_norm(Y, dim=0), beta, 0.0)
         self.Q[:, j + 1] = torch.where(beta[:, None] > 0, rest / beta[:, None], 0.0)
         self.beta = beta.to(self.T)
         self._taken += 1
@@ -107,7 +119,7 @@ class Lanczos:
     def result(self) -> Quadrature:
         """What was seen."""
         m = self._taken
-        return Quadrature(self.T[:, :m, :m].clone(), self.beta, self.share)
+        return Quadrature(self.T[:, :m, :m].clone(), self.beta, self.share, self._eps)
 
 
 def quadratures(

@@ -21,7 +21,7 @@ def share_bound(f: Tensor, z: Tensor, count: float) -> Tensor:
     >>> import torch
     >>> f = torch.tensor([0.5, 0.01], dtype=torch.float64)
     >>> share_bound(f, torch.tensor(-1.96), 1000.0).round(decimals=3).tolist()
-    [0.531, 0.018]
+    [0.531, 0.017]
     """
     low, high = torch.zeros_like(f), torch.ones_like(f)
     for _ in range(BISECTIONS):

@@ -2,7 +2,7 @@
 
 from infhess._version import __version__
 from infhess.active import State, infer, infer_steps
-from infhess.curvature import BatchSource, DoubleBackwardError, GaussNewton, Hessian, Products, Source
+from infhess.curvature import BatchSource, DoubleBackwardError, Fisher, GaussNewton, Hessian, Products, Source, select
 from infhess.lowrank import LowRank, Operator, SingularError
 from infhess.optim import NothingSeenError, Preconditioned, Rate, RateFree, RateReport, Report, Snapshot
 from infhess.posterior import (
@@ -20,10 +20,12 @@ from infhess.preconditioners import NoCurvatureError, paper_preconditioner, prec
 from infhess.spectra import (
     Along,
     Density,
+    Diagonal,
     Estimate,
     Share,
     Spectrum,
     density,
+    diagonal,
     largest,
     spectrum,
     spectrum_rounds,
@@ -42,10 +44,12 @@ __all__ = [
     "load",
     # sources
     "BatchSource",
+    "Fisher",
     "GaussNewton",
     "Hessian",
     "Products",
     "Source",
+    "select",
     # active inference
     "State",
     "infer",
@@ -53,10 +57,12 @@ __all__ = [
     # curvature with error bars
     "Along",
     "Density",
+    "Diagonal",
     "Estimate",
     "Share",
     "Spectrum",
     "density",
+    "diagonal",
     "largest",
     "spectrum",
     "spectrum_rounds",

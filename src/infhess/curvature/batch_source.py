@@ -1,10 +1,10 @@
-"""Sources that read mini-batches: the Hessian and the Gauss–Newton matrix of a PyTorch loss."""
+"""Sources that read mini-batches, and the Hessian of a PyTorch loss."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from infhess._checks import as_vectors, count, generator_on
 from infhess._precision import full_precision
 from infhess.curvature.batches import Batch, Stream, size_of
 from infhess.curvature.draws import Draw
-from infhess.curvature.flat import Flat
-from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
+from infhess.curvature.flat import Flat, Params
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
 from infhess.curvature.reading import Reading
 from infhess.curvature.slices import slice_gradients
@@ -24,6 +23,14 @@ from infhess.curvature.untouched import Watch
 Loss = Callable[..., Tensor]
 
 
+class Question(NamedTuple):
+    """A vector to multiply, made when its turn comes, and what is taken of the product: so many numbers."""
+
+    vector: Callable[[], Tensor]
+    take: Callable[[Tensor], Tensor]
+    width: int
+
+
 class BatchSource(Source):
     """Products and gradients at the present parameters, each call on the next mini-batch.
 
@@ -31,7 +38,7 @@ class BatchSource(Source):
     """
 
     def __init__(
-        self, params: Iterable[Tensor], batches: Iterable[Batch], split: bool, generator: torch.Generator | None
+        self, params: Params, batches: Iterable[Batch], split: bool, generator: torch.Generator | None
     ) -> None:
         generator_on(generator)
         if not isinstance(split, bool):
@@ -143,22 +150,33 @@ class BatchSource(Source):
         are few of them, a part of them joined. Batches whose points share statistics (BatchNorm in training mode) are not
         cut: half a batch is then another loss.
         """
+        width = 1 if forms else self.size
+
+        def asked(s: Tensor) -> Question:
+            return Question(lambda: s, (lambda y: (s @ y)[None]) if forms else (lambda y: y), width)
+
+        draws = self.fresh_answers([asked(s) for s in vectors], points, chunks, batches)
+        return draws[0] if len(draws) == 1 else draws[0]._replace(products=torch.cat([d.products for d in draws], 1))
+
+    @full_precision
+    def fresh_answers(self, questions: list[Question], points: int, chunks: int, batches: int = 1) -> list[Draw]:
+        """What each question takes from its product, over the same fresh data: the graph of a batch serves all of them."""
         cut = self.split and not self.watch.batch_statistics
         reading = Reading(self.stream, self.draw, self.points_of, points, batches)
-        sums = torch.zeros(chunks, len(vectors), 1 if forms else self.size).to(self.like)
+        sums = [torch.zeros(chunks, 1, q.width).to(self.like) for q in questions]
         sizes = torch.zeros(chunks, dtype=torch.float64, device=self.like.device)
         for c, batch in reading.chunks(chunks, cut):
             local, n = self.local(batch), self.points_of(batch)
-            for i, s in enumerate(vectors):
-                y = self.product(local, s)
-                sums[c, i] += n * (s @ y if forms else y)
+            for q, total in zip(questions, sums):
+                total[c, 0] += n * q.take(self.product(local, q.vector()))
             if cut and self.watch.batch_statistics:
-                return self.fresh_products(vectors, points, chunks, batches, forms=forms)
+                return self.fresh_answers(questions, points, chunks, batches)
             sizes[c] += n
         self.stream.warn_of_order(reading.read)
-        sums, sizes = sums[sizes > 0], sizes[sizes > 0]
+        read = sizes > 0
         unread = 1.0 if self.watch.random else reading.unread
-        return Draw(sums / sizes[:, None, None].to(sums), sizes / sizes.sum(), unread)
+        weights = sizes[read] / sizes.sum()
+        return [Draw(total[read] / sizes[read, None, None].to(total), weights, unread) for total in sums]
 
 
 class Hessian(BatchSource):
@@ -166,7 +184,8 @@ class Hessian(BatchSource):
 
     Args:
         loss: batch ↦ scalar, the mean loss of the batch; it closes over the model.
-        params: the parameters; what is not named is held fixed, what is named and frozen or unused has zero curvature.
+        params: the parameters, with names (model.named_parameters(), a dict) or without; what is not given is held fixed,
+            what is given and frozen or unused has zero curvature.
         batches: an iterable of batches, such as a DataLoader.
         products: "exact" (reverse over reverse), or "difference" for losses that cannot be differentiated twice.
         split: False for a loss that is not a mean over points: batches are then neither sliced nor joined.
@@ -184,7 +203,7 @@ class Hessian(BatchSource):
     def __init__(
         self,
         loss: Loss,
-        params: Iterable[Tensor],
+        params: Params,
         batches: Iterable[Batch],
         *,
         products: str = "exact",
@@ -220,56 +239,6 @@ class Hessian(BatchSource):
     def fresh(self, batches: Iterable[Batch]) -> Hessian:
         """The same Hessian from other data."""
         return Hessian(
-            self.loss, self.flat.params, batches, products=self.kind, split=self.split, points=self._points or None,
+            self.loss, self.flat.given, batches, products=self.kind, split=self.split, points=self._points or None,
             generator=self._generator,
         )  # fmt: skip
-
-
-class GaussNewton(BatchSource):
-    """The Gauss–Newton matrix Jᵀ H_L J of loss(model(inputs), targets): positive semi-definite for convex losses.
-
-    Args:
-        model: inputs ↦ outputs, one tensor, or an object that has it as its `logits`.
-        loss: (outputs, targets) ↦ scalar, the mean over the batch.
-        params: the parameters.
-        batches: an iterable of (inputs, targets); or of mappings or dataclasses with an entry `labels`, `label`, `targets`,
-            `target` or `y`, whose other entries the model takes as keywords.
-        pair: batch ↦ (inputs, targets), for any other batch.
-        split: False for a loss that is not a mean over points.
-        generator: for the seeds of dropout masks.
-
-    """
-
-    def __init__(
-        self,
-        model: Callable[..., Any],
-        loss: Loss,
-        params: Iterable[Tensor],
-        batches: Iterable[Batch],
-        *,
-        pair: Pair | None = None,
-        split: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        if not callable(model) or not callable(loss):
-            raise TypeError("expected a callable model and a callable loss: GaussNewton(model, loss, params, batches)")
-        if pair is not None and not callable(pair):
-            raise TypeError(f"pair: expected a callable from a batch to (inputs, targets), got {type(pair).__name__}")
-        super().__init__(params, batches, split, generator)
-        self.model, self.loss, self.pair = model, loss, pair
-
-    def at(self, batch: Batch, seed: int) -> Local:
-        """The Gauss–Newton matrix of one batch."""
-        return GaussNewtonLocal(self.model, self.loss, batch, self.flat, seed, self.pair)
-
-    def fresh(self, batches: Iterable[Batch]) -> GaussNewton:
-        """The same matrix from other data."""
-        return GaussNewton(
-            self.model,
-            self.loss,
-            self.flat.params,
-            batches,
-            pair=self.pair,
-            split=self.split,
-            generator=self._generator,
-        )

@@ -44,6 +44,8 @@ class Share:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Bounds that hold with this probability."""
+        if math.isnan(self._low):
+            return math.nan, math.nan
         ends = torch.tensor([self._low], dtype=torch.float64), torch.tensor([self._high], dtype=torch.float64)
         low, high = self._law.interval(*ends, probability(level))
         return float(low), float(high)
@@ -127,10 +129,10 @@ def density(
 ) -> Density:
     """The share of eigenvalues of the full-data matrix at or below every x, with bounds, and its density.
 
-    Stochastic Lanczos quadrature (Ubaru, Chen & Saad 2017) of the matrix of a sample that is held fixed. What quadrature leaves
-    open is bounded by the Chebyshev–Markov–Stieltjes inequality, the noise of V Gaussian starts has an exact law (Beta), and the
-    rest of the data is bounded by Weyl's inequality from the spectrum of the sampling error, which the two halves of the
-    sample show. The spectrum of a sample is wider than that of all the data, so that averages over samples would not do.
+    Stochastic Lanczos quadrature (Ubaru, Chen & Saad 2017) of the matrix of a sample that is held fixed. What quadrature
+    leaves open is bounded by the Chebyshev–Markov–Stieltjes inequality, the noise of V Gaussian starts has an exact law (Beta),
+    and the rest of the data is bounded by Weyl's inequality from the spectrum of the sampling error, which the two halves of
+    the sample show. The spectrum of a sample is wider than that of all the data, so that averages over samples would not do.
     Where the data costs more than `atol`, more is read; where all of it is, the result is exact in the data.
 
     Args:
@@ -187,7 +189,7 @@ def _grown(source: Source, points: int, products: int, budget: int) -> int:
     """Points of the next sample: all where the budget allows for it, or four times as many; 0 for neither."""
     n = _population(source)
     sizes = ([] if n is None else [n]) + [GROWTH * points]
-    return next((M for M in sizes if M > points and M * products * (1 if M == n else 2) <= budget), 0)
+    return next((M for M in sizes if points < M and M * products * (1 if n == M else 2) <= budget), 0)
 
 
 def _population(source: Source) -> int | None:
@@ -207,7 +209,7 @@ def _why(sample: Frozen, error: float, atol: float, grown: int) -> str:
 
 def _law(sample: Frozen, source: Source, V: int, m: int, generator: torch.Generator) -> Law:
     N = source.size
-    if N <= V * m:
+    if V * m >= N:
         seen, error, V = *_all_of(sample, source), 0
     else:
         starts = normal(N, V, like=source.like, generator=generator)
@@ -248,12 +250,15 @@ def _density(law: Law, zero: float | None, error: float, points: int, cost: tupl
     grid = _grid(theta, width)
     kernel = torch.exp(-0.5 * ((grid[:, None] - theta.flatten()) / width.flatten()).square()) / math.sqrt(2 * math.pi)
     values = kernel @ (weights / width).flatten()
-    low, high = law.bounds(torch.tensor([-zero, zero]).to(theta))
+    low, high = (b + 0 * error for b in law.bounds(torch.tensor([-zero, zero]).to(theta)))  # NaN: nothing is known
     seen_low, seen_high = law.seen.bounds(torch.tensor([-zero, zero]).to(theta))
     middle = (seen_low + seen_high) / 2
     negative = Share(float(middle[0]), float(low[0]), float(high[0]), law)
     near = Share(
-        float(middle[1] - middle[0]), max(0.0, float(low[1] - high[0])), min(1.0, float(high[1] - low[0])), law
+        float(middle[1] - middle[0]),
+        float((low[1] - high[0]).clamp(min=0)),
+        float((high[1] - low[0]).clamp(max=1)),
+        law,
     )
     return Density(grid, values, negative, near, zero, error, points, *cost, stopped, law)
 
@@ -271,4 +276,5 @@ def _grid(theta: Tensor, width: Tensor) -> Tensor:
     """Even points, and some around the nodes of the first start, where the density is curved."""
     around = (theta[0] + width[0] * torch.arange(-3, 4).to(theta)[:, None]).flatten()
     ends = float((theta - 4 * width).min()), float((theta + 4 * width).max())
-    return torch.unique(torch.cat([around, torch.linspace(*ends, 129).to(theta)]))
+    points: Tensor = torch.cat([around, torch.linspace(*ends, 129).to(theta)]).sort().values
+    return points

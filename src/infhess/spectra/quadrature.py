@@ -81,7 +81,8 @@ def _radau(T: Tensor, beta: Tensor, x: Tensor) -> Tensor:
     gap = theta - x[:, None]
     gap = torch.where(gap.abs() < tiny, tiny, gap)
     far = FAR * (theta[-1] - theta[0] + theta.abs().max()).clamp(min=tiny)
-    return x + (beta.square() * S[-1].square() / gap).sum(1).nan_to_num().clamp(-far, far)
+    entry: Tensor = x + (beta.square() * S[-1].square() / gap).sum(1).nan_to_num().clamp(-far, far)
+    return entry
 
 
 class Lanczos:

@@ -16,6 +16,7 @@ from infhess._drain import drains
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import BatchSource, Source, as_source
+from infhess.curvature.selection import Layer
 from infhess.spectra.estimate import Estimate
 from infhess.spectra.krylov import Krylov
 from infhess.spectra.ritz import Ritz, ritz
@@ -87,7 +88,7 @@ class Spectrum:
         The data that chose the vectors would flatter them. At least 256 points are read, in 32 groups.
         """
         source, vectors = _fresh(self._source, batches), list(self.vectors.mT)
-        cost = _Cost(source)
+        cost = Cost(source)
         draw = source.fresh_products(vectors, max(count(points, "points"), FRESH_POINTS), FRESH_GROUPS, forms=True)
         x = draw.products[..., 0].to(torch.float64)
         if not bool(torch.isfinite(x).all()):
@@ -133,31 +134,14 @@ def spectrum_rounds(
 @full_precision
 @drains(spectrum_rounds)
 def spectrum(_found: Iterator[Spectrum]) -> Spectrum:
-    """The k largest eigenvalues of the full-data matrix behind a source, with error bars.
-
-    Args:
-        source: `Hessian`, `GaussNewton`, `Products`, or a square matrix with `@`.
-        k: how many.
-        rtol: go on, with more data a direction, until all 95 % intervals are narrower than ± rtol of their value.
-        points: fresh data points a direction, rounded up to whole batches; by default 128, and two batches.
-        directions: how many; by default 2k + 6 to 4k + 16, as many as the top k values need.
-        budget: with `rtol`, no further round where it would read more data points (products, for a source without data)
-            than this in all; a million by default.
-        generator: for the random start.
-
-    >>> import torch
-    >>> s = spectrum(torch.diag(torch.arange(1.0, 31.0)), k=2)
-    >>> s.values.round().tolist()
-    [30.0, 29.0]
-
-    """
+    """The last round: the k largest eigenvalues of the full-data matrix behind a source, with error bars."""
     return list(_found)[-1]
 
 
 def _rounds(
     source: Source, k: int, rtol: float | None, budget: int, data: tuple[int, int], span: tuple[int, int], start: Tensor
 ) -> Iterator[Spectrum]:
-    cost, number = _Cost(source), 0
+    cost, number = Cost(source), 0
     while True:
         number += 1
         krylov = explore(source, k, start, data, *span)
@@ -169,7 +153,7 @@ def _rounds(
         if not krylov.noise_is_known:
             warnings.warn(UNKNOWN, stacklevel=2)
         stopped = _why(width, rtol, everything, cost, budget, len(krylov) * grown)
-        yield _spectrum(errors, vectors, k, cost, number, stopped, source)
+        yield assembled(errors, vectors, k, cost, number, stopped, source)
         if stopped != "goes on":
             return
         data, start = (grown, data[1]), vectors.sum(1)
@@ -194,7 +178,7 @@ def explore(source: Source, k: int, start: Tensor, data: tuple[int, int], least:
     return krylov
 
 
-class _Cost:
+class Cost:
     """What a source has given since."""
 
     def __init__(self, source: Source) -> None:
@@ -202,10 +186,12 @@ class _Cost:
 
     @property
     def products(self) -> int:
+        """Products taken."""
         return self.source.products - self.products_before
 
     @property
     def data_points(self) -> int:
+        """Data points read."""
         return self.source.data_points - self.points_before
 
 
@@ -214,7 +200,7 @@ def _grown(read: int, width: float, rtol: float | None) -> int:
     return 0 if rtol is None or math.isnan(width) else int(min(max(1.3 * (width / rtol) ** 2, 2.0), 32.0) * read)
 
 
-def _why(width: float, rtol: float | None, everything: bool, cost: _Cost, budget: int, coming: int) -> str:
+def _why(width: float, rtol: float | None, everything: bool, cost: Cost, budget: int, coming: int) -> str:
     if rtol is None:
         return "one round"
     if math.isnan(width):
@@ -226,9 +212,8 @@ def _why(width: float, rtol: float | None, everything: bool, cost: _Cost, budget
     return "budget" if (cost.data_points or cost.products) + coming > budget else "goes on"
 
 
-def _spectrum(
-    errors: Ritz, vectors: Tensor, k: int, cost: _Cost, number: int, stopped: str, source: Source
-) -> Spectrum:
+def assembled(errors: Ritz, vectors: Tensor, k: int, cost: Cost, number: int, stopped: str, source: Source) -> Spectrum:
+    """A round's result."""
     like = vectors
     return Spectrum(
         values=errors.values[:k].to(like),
@@ -248,7 +233,7 @@ def _spectrum(
 def _fresh(source: Source, batches: Any) -> Source:
     if isinstance(batches, Source):
         return batches
-    if isinstance(source, BatchSource) and isinstance(batches, Iterable):
+    if isinstance(source, BatchSource | Layer) and isinstance(batches, Iterable):
         return source.fresh(batches)
     raise TypeError(f"along: expected fresh batches, or a source, got {type(batches).__name__}")
 

@@ -134,6 +134,8 @@ def spectrum(
     ] = None,
     matrix: Annotated[Matrix, typer.Option("--matrix", help="Which matrix.")] = Matrix.hessian,
     products: Annotated[Way, typer.Option("--products", help="How products are taken.")] = Way.exact,
+    density: Annotated[bool, typer.Option("--density", help="The density of all eigenvalues too.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Trace and largest eigenvalue of each layer too.")] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show errors of your own code whole.")] = False,
     out: Out = Path("runs/spectrum"),
     seed: Seed = 0,
@@ -141,12 +143,13 @@ def spectrum(
 ) -> None:
     """Top curvature of your own loss over all its data, from mini-batches, with error bars.
 
-    Example: `infhess spectrum infhess.problems.example:small_net --k 5 --rtol 0.2`
+    Example: `infhess spectrum infhess.problems.example:small_net --k 5 --rtol 0.2 --density --layers`
     """
     with remedies():
         import json
 
         from infhess.cli import measure, show
+        from infhess.cli.extras import density_figure
         from infhess.experiments import plots
         from infhess.harness.rows import RowFile, set_aside
         from infhess.harness.tables import write
@@ -158,14 +161,18 @@ def spectrum(
             )
         try:
             with show.progress(f"spectrum of {target}"):
-                measured = measure.measure(target, k, rtol, budget, matrix.value, products.value, seed)
+                measured = measure.measure(
+                    target, k, rtol, budget, matrix.value, products.value, seed, density=density, layers=layers
+                )
         except measure.UserCodeError as error:
             raise (error.__cause__ or error) if traceback else error from error.__cause__
-        for name in ("spectrum.json", "spectrum.png"):
+        for name in ("spectrum.json", "spectrum.png", "density.png"):
             set_aside(out / name)
         file = RowFile(out, fresh=fresh)
         file.add(measured.rows(seed))
         write(out / "spectrum.json", json.dumps(measured.as_dict(), indent=1))
-        figure = measure.figure(file.rows, out / "spectrum.png")
+        figure: object = measure.figure(file.rows, out / "spectrum.png")
         show.spectrum(measured)
+        if measured.extras.density is not None:
+            figure = f"{figure}, {density_figure(measured.extras.density, out / 'density.png')}"
         typer.echo(f"\nrows: {file.path}\nnumbers: {out / 'spectrum.json'}\nfigure: {figure}")

@@ -125,6 +125,7 @@ def test_a_sample_covers_all_the_data_and_all_of_it_is_exact():
     part, whole = density(source(), points=512, starts=1, directions=32), density(source(), starts=1, directions=32)
     assert part.points == part.data_points == 512
     assert part.data_error > 0
+    assert part.stopped == "points"
     assert (whole.stopped, whole.points, whole.data_error) == ("all data", 2400, 0.0)
     for found in (part, whole):
         low, high = found.interval(x, joint=True)

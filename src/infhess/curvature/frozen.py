@@ -11,6 +11,7 @@ from torch import Tensor
 
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
+from infhess.curvature.graphs import Graphs, multiplied
 from infhess.curvature.reading import Reading
 from infhess.curvature.source import Source
 
@@ -74,12 +75,13 @@ def _passes(source: BatchSource, halves: list[tuple[int, Batch, int]], sizes: li
     # ¼ (1/a + 1/b) is the variance of ½ (H_A − H_B) in units of one point's, (1 − M/n)/M that of H_M.
     spread = math.sqrt(4 * max(unread, 0.0) / M / sum(1 / max(a, 1) for a in sizes)) / 2
 
+    graphs = Graphs(source, [(batch, seed) for _, batch, seed in halves])
+
     def apply(S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
         Y, D = torch.zeros_like(S), torch.zeros_like(R)
-        for half, batch, seed in halves:
-            local, n = source.at(batch, seed), source.points_of(batch)
-            local.points = n
-            found = source.block(local, torch.cat([S, R], 1))
+        for i, (half, batch, _) in enumerate(halves):
+            n = source.points_of(batch)
+            found = multiplied(source, graphs[i], torch.cat([S, R], 1))
             Y += n / M * found[:, : S.shape[1]]
             D += (spread if half == 0 else -spread) * n / sizes[half] * found[:, S.shape[1] :]
         return Y, D

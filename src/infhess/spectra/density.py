@@ -167,7 +167,7 @@ def density(
         law = _law(sample, source, V, m, generator)
         error = _data_error(law) if sample.noise_is_known else math.nan
         grown = 0 if points is not None else _grown(source, M, V * m, most)
-        stopped = _why(sample, error, atol, grown)
+        stopped = _why(sample, error, atol, "goes on" if grown else "budget" if points is None else "points")
         if stopped != "goes on":
             break
         M = grown
@@ -197,14 +197,14 @@ def _population(source: Source) -> int | None:
     return None if stream is None else stream.population
 
 
-def _why(sample: Frozen, error: float, atol: float, grown: int) -> str:
+def _why(sample: Frozen, error: float, atol: float, otherwise: str) -> str:
     if sample.exact:
         return "all data"
     if math.isnan(error):
         return "noise unknown"
     if error <= atol:
         return "tolerance"
-    return "goes on" if grown else "budget"
+    return otherwise
 
 
 def _law(sample: Frozen, source: Source, V: int, m: int, generator: torch.Generator) -> Law:

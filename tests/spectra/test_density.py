@@ -133,6 +133,18 @@ def test_a_sample_covers_all_the_data_and_all_of_it_is_exact():
     assert whole.products < 2 * 19 * 33 + 32
 
 
+def test_a_sample_of_few_parameters_says_something():
+    X = randn(4000, 12) * torch.linspace(3, 0.1, 12, dtype=F64)
+    w = torch.zeros(12, dtype=F64, requires_grad=True)
+    source = Hessian(lambda b: (b @ w).square().mean() / 2, [w], list(X.split(100)))
+    found, values = density(source, points=2000), torch.linalg.eigvalsh(X.mT @ X / 4000)
+    x = (values[1:] + values[:-1]) / 2
+    low, high = found.interval(x)
+    assert bool(((low <= step(values, x)) & (step(values, x) <= high)).all())
+    assert float((high - low).mean()) < 0.4
+    assert float((high - low)[-1]) < 1e-6  # between the two largest, far beyond the error
+
+
 def test_the_tolerance_ends_the_reading_and_so_does_the_budget():
     source, _ = net()
     assert density(source(), atol=1.0, directions=16, starts=1).stopped == "tolerance"

@@ -83,28 +83,39 @@ def curvature(
         bool, typer.Option("--coverage", help="Do the intervals hold? Trials against the exact spectrum.")
     ] = False,
     trials: Annotated[int, typer.Option("--trials", min=4, help="Trials per cell of --coverage.")] = 200,
+    seconds: Annotated[
+        bool, typer.Option("--seconds", help="Traces and densities in seconds at equal error. One job at a time.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data folder.")] = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Top eigenvalues from mini-batches beside other tools, at equal work; or the coverage of the intervals.
+    """Top eigenvalues from mini-batches beside other tools, at equal work; the coverage of intervals; seconds at equal error.
 
     Example: `infhess bench curvature --coverage --trials 50 --data-dir data`
     """
     with remedies():
         from infhess.bench import coverage as intervals
-        from infhess.bench import curvature_bench, eigen_baselines
+        from infhess.bench import curvature_bench, eigen_baselines, equal_error
         from infhess.cli import show
         from infhess.data import use
         from infhess.harness.rows import RowFile
+        from infhess.harness.timing import on_threads
 
         use(data_dir)
-        folder = out or Path("runs/bench-curvature-coverage" if coverage else "runs/bench-curvature")
+        if coverage and seconds:
+            raise ValueError("expected one of --coverage and --seconds")
+        folder = out or Path("runs/bench-curvature" + ("-coverage" if coverage else "-seconds" if seconds else ""))
         file = RowFile(folder, fresh=fresh, seed=seed)
         if coverage:
             problems = curvature_bench.QUICK if quick else intervals.PROBLEMS
             show.run(list(intervals.jobs(seed, trials, problems)), file, workers)
             return _summarised(file.path, intervals.summary(file.rows))
+        if seconds:
+            chosen = equal_error.PROBLEMS[:1] if quick else equal_error.PROBLEMS
+            with on_threads(1):
+                _in_turn(equal_error.jobs(seed, chosen), file)
+            return _summarised(file.path, equal_error.summary(file.rows))
         show.not_installed(eigen_baselines.missing_tools())
         show.run(list(curvature_bench.jobs(seed, quick=quick)), file, workers)
         curvature_bench.figure(file.rows, folder / "curvature.png")

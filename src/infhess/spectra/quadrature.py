@@ -53,10 +53,10 @@ class Quadrature:
         """Bounds of about twice the width, from the Gauss nodes alone: no eigenproblem for each x, of any shape."""
         theta, weights, _ = self.nodes()
         low, high = torch.zeros_like(x), torch.zeros_like(x)
-        for nodes, w in zip(theta, weights):
-            sums = torch.nn.functional.pad(w.cumsum(0), (1, 0))
-            low += sums[(torch.searchsorted(nodes, x - self.rounding) - 1).clamp(min=0)]
-            high += sums[(torch.searchsorted(nodes, x + self.rounding, right=True) + 1).clamp(max=len(w))]
+        for nodes, w, beta in zip(theta, weights, self.beta):
+            sums, open_ = torch.nn.functional.pad(w.cumsum(0), (1, 0)), int(beta > 0)  # β = 0: the rule is the measure
+            low += sums[(torch.searchsorted(nodes, x - self.rounding) - open_).clamp(min=0)]
+            high += sums[(torch.searchsorted(nodes, x + self.rounding, right=True) + open_).clamp(max=len(w))]
         return low, high
 
 

@@ -93,6 +93,7 @@ def measure(
     try:
         source = source_of(function(), matrix, products, seed)
         found = spectrum(source, k, rtol, budget=budget, generator=torch.Generator().manual_seed(seed))
+        seconds = time.perf_counter() - start
         more = extras(source, with_density=density, with_layers=layers, seed=seed)
     except (Exception, SystemExit) as error:
         reason = str(error).strip().splitlines()
@@ -101,7 +102,7 @@ def measure(
             f"{target}{where}: {reason[0] if reason else 'no message'}; see it whole with --traceback"
         ) from error
     low, high = found.interval(0.95)
-    return Measured(target, found, low.tolist(), high.tolist(), time.perf_counter() - start, more)
+    return Measured(target, found, low.tolist(), high.tolist(), seconds, more)
 
 
 def load(target: str) -> Any:

@@ -110,8 +110,11 @@ class Density:
             draw_density(ax, self.grid, self.values)
             return ax
         x = self.grid[torch.linspace(0, len(self.grid) - 1, PLOTTED).long()]
-        bands = {f"95 %, at {'all' if joint else 'each'}": self.interval(x, joint=joint) for joint in (True, False)}
-        draw_distribution(ax, x, self.cdf(x), bands)
+        bands = {
+            f"95 %, at {'all points' if joint else 'each point'}": self.interval(x, joint=joint)
+            for joint in (True, False)
+        }
+        draw_distribution(ax, x, self.cdf(x), bands, self.zero)
         return ax
 
 

@@ -25,8 +25,10 @@ def draw_density(ax: Any, x: Tensor, y: Tensor) -> None:
     ax.set(xlabel="curvature", ylabel="density of eigenvalues")
 
 
-def draw_distribution(ax: Any, x: Tensor, share: Tensor, bands: dict[str, tuple[Tensor, Tensor]]) -> None:
-    """A distribution function with its bounds, the widest first."""
+def draw_distribution(ax: Any, x: Tensor, share: Tensor, bands: dict[str, tuple[Tensor, Tensor]], zero: float) -> None:
+    """A distribution function with its bounds, the widest first; magnitudes beyond `zero` on a logarithmic scale."""
+    if zero > 0:
+        ax.set_xscale("symlog", linthresh=zero)
     for shade, (label, (low, high)) in zip((0.15, 0.3), bands.items()):
         ax.fill_between(x.cpu(), low.cpu(), high.cpu(), alpha=shade, color="C0", linewidth=0, label=label)
     ax.plot(x.cpu(), share.cpu(), color="C0", linewidth=1.2)

@@ -2,7 +2,7 @@
 
 from infhess._version import __version__
 from infhess.active import State, infer, infer_steps
-from infhess.curvature import BatchSource, DoubleBackwardError, GaussNewton, Hessian, Products, Source
+from infhess.curvature import BatchSource, DoubleBackwardError, Fisher, GaussNewton, Hessian, Products, Source, select
 from infhess.lowrank import LowRank, Operator, SingularError
 from infhess.optim import NothingSeenError, Preconditioned, Rate, RateFree, RateReport, Report, Snapshot
 from infhess.posterior import (
@@ -17,7 +17,22 @@ from infhess.posterior import (
     load,
 )
 from infhess.preconditioners import NoCurvatureError, paper_preconditioner, preconditioner
-from infhess.spectra import Along, Estimate, Moment, Spectrum, Tracker, largest, spectrum, spectrum_rounds, trace
+from infhess.spectra import (
+    Along,
+    Density,
+    Diagonal,
+    Estimate,
+    Moment,
+    Share,
+    Spectrum,
+    Tracker,
+    density,
+    diagonal,
+    largest,
+    spectrum,
+    spectrum_rounds,
+    trace,
+)
 
 __all__ = [
     # priors and posteriors
@@ -31,20 +46,27 @@ __all__ = [
     "load",
     # sources
     "BatchSource",
+    "Fisher",
     "GaussNewton",
     "Hessian",
     "Products",
     "Source",
+    "select",
     # active inference
     "State",
     "infer",
     "infer_steps",
     # curvature with error bars
     "Along",
+    "Density",
+    "Diagonal",
     "Estimate",
     "Moment",
+    "Share",
     "Spectrum",
     "Tracker",
+    "density",
+    "diagonal",
     "largest",
     "spectrum",
     "spectrum_rounds",

@@ -141,6 +141,8 @@ def spectrum(
         Path | None,
         typer.Option("--watch", metavar="CHECKPOINTS", help="A folder of checkpoints of the model: one line for each."),
     ] = None,
+    density: Annotated[bool, typer.Option("--density", help="The density of all eigenvalues too.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Trace and largest eigenvalue of each layer too.")] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show errors of your own code whole.")] = False,
     out: Out = Path("runs/spectrum"),
     seed: Seed = 0,
@@ -148,7 +150,7 @@ def spectrum(
 ) -> None:
     """Top curvature of your own loss over all its data, from mini-batches, with error bars.
 
-    Example: `infhess spectrum infhess.problems.example:small_net --k 5 --rtol 0.2`
+    Example: `infhess spectrum infhess.problems.example:small_net --k 5 --rtol 0.2 --density --layers`
 
     Example: `infhess spectrum train.py:net --k 2 --watch checkpoints`
     """
@@ -156,6 +158,7 @@ def spectrum(
         import json
 
         from infhess.cli import measure, show
+        from infhess.cli.extras import density_figure
         from infhess.experiments import plots
         from infhess.harness.rows import RowFile, set_aside
         from infhess.harness.tables import write
@@ -169,19 +172,24 @@ def spectrum(
                 file = RowFile(out, fresh=fresh, seed=seed)
                 return _watch(file, watch, target, k, rtol, budget, matrix.value, products.value, seed)
             with show.progress(f"spectrum of {target}"):
-                measured = measure.measure(target, k, rtol, budget, matrix.value, products.value, seed)
+                measured = measure.measure(
+                    target, k, rtol, budget, matrix.value, products.value, seed, density=density, layers=layers
+                )
         except measure.UserCodeError as error:
             raise (error.__cause__ or error) if traceback else error from error.__cause__
-        for name in ("spectrum.json", "spectrum.png"):
+        for name in ("spectrum.json", "spectrum.png", "density.png"):
             set_aside(out / name)
         file = RowFile(out, fresh=fresh)
         file.add(measured.rows(seed))
         write(out / "spectrum.json", json.dumps(measured.as_dict(), indent=1))
         show.spectrum(measured)
         typer.echo(f"\nrows: {file.path}\nnumbers: {out / 'spectrum.json'}")
-        if plots.available():
-            return typer.echo(f"figure: {measure.figure(file.rows, out / 'spectrum.png')}")
-        return typer.echo("no figure: it needs matplotlib; pip install 'infhess[experiments]'")
+        if not plots.available():
+            return typer.echo("no figure: it needs matplotlib; pip install 'infhess[experiments]'")
+        figure: object = measure.figure(file.rows, out / "spectrum.png")
+        if measured.extras.density is not None:
+            figure = f"{figure}, {density_figure(measured.extras.density, out / 'density.png')}"
+        return typer.echo(f"figure: {figure}")
 
 
 def _watch(file: RowFile, folder: Path, target: str, *how: Any) -> None:

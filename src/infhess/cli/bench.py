@@ -89,11 +89,14 @@ def curvature(
     edge: Annotated[
         bool, typer.Option("--edge", help="The paper's net at the edge of stability: eigenvalues beside 2/η.")
     ] = False,
+    seconds: Annotated[
+        bool, typer.Option("--seconds", help="Traces and densities in seconds at equal error. One job at a time.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data folder.")] = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Top eigenvalues from mini-batches beside other tools, at equal work; or the coverage of the intervals.
+    """Top eigenvalues from mini-batches beside other tools, at equal work; the coverage of intervals; seconds at equal error.
 
     With --large, how seconds and memory grow with weights, data and k; with --edge, curvature along training.
 
@@ -101,15 +104,17 @@ def curvature(
     """
     with remedies():
         from infhess.bench import coverage as intervals
-        from infhess.bench import curvature_bench, edge_of_stability, eigen_baselines, large_nets
+        from infhess.bench import curvature_bench, edge_of_stability, eigen_baselines, equal_error, large_nets
         from infhess.cli import show
         from infhess.data import use
         from infhess.harness.rows import RowFile
+        from infhess.harness.timing import on_threads
 
-        if coverage + large + edge > 1:
-            raise ValueError("expected at most one of --coverage, --large and --edge")
+        if coverage + large + edge + seconds > 1:
+            raise ValueError("expected at most one of --coverage, --large, --edge and --seconds")
         use(data_dir)
-        kind = "-coverage" if coverage else "-large" if large else "-edge" if edge else ""
+        kinds = {"-coverage": coverage, "-large": large, "-edge": edge, "-seconds": seconds}
+        kind = next((name for name, chosen in kinds.items() if chosen), "")
         folder = out or Path(f"runs/bench-curvature{kind}")
         file = RowFile(folder, fresh=fresh, seed=seed)
         if large:
@@ -123,6 +128,11 @@ def curvature(
             problems = curvature_bench.QUICK if quick else intervals.PROBLEMS
             show.run(list(intervals.jobs(seed, trials, problems)), file, workers)
             return _summarised(file.path, intervals.summary(file.rows))
+        if seconds:
+            chosen = equal_error.PROBLEMS[:1] if quick else equal_error.PROBLEMS
+            with on_threads(1):
+                _in_turn(equal_error.jobs(seed, chosen), file)
+            return _summarised(file.path, equal_error.summary(file.rows))
         show.not_installed(eigen_baselines.missing_tools())
         show.run(list(curvature_bench.jobs(seed, quick=quick)), file, workers)
         curvature_bench.figure(file.rows, folder / "curvature.png")

@@ -1,10 +1,10 @@
-"""Sources that read mini-batches: the Hessian and the Gauss–Newton matrix of a PyTorch loss."""
+"""Sources that read mini-batches, and the Hessian of a PyTorch loss."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from infhess._distributed import all_reduce_sum, mean_over_processes, rank, worl
 from infhess._precision import full_precision
 from infhess.curvature.batches import Batch, Stream, size_of
 from infhess.curvature.draws import Draw
-from infhess.curvature.flat import Flat
-from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
+from infhess.curvature.flat import Flat, Params
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
 from infhess.curvature.pooled import PooledLocal, failed_somewhere
 from infhess.curvature.reading import Reading
@@ -24,6 +23,14 @@ from infhess.curvature.source import Source
 from infhess.curvature.untouched import Watch
 
 Loss = Callable[..., Tensor]
+
+
+class Question(NamedTuple):
+    """A vector to multiply, made when its turn comes, and what is taken of the product: so many numbers."""
+
+    vector: Callable[[], Tensor]
+    take: Callable[[Tensor], Tensor]
+    width: int
 
 
 class BatchSource(Source):
@@ -38,7 +45,7 @@ class BatchSource(Source):
     pooled = True
 
     def __init__(
-        self, params: Iterable[Tensor], batches: Iterable[Batch], split: bool, generator: torch.Generator | None
+        self, params: Params, batches: Iterable[Batch], split: bool, generator: torch.Generator | None
     ) -> None:
         generator_on(generator)
         if not isinstance(split, bool):
@@ -175,26 +182,38 @@ class BatchSource(Source):
         are few of them, a part of them joined. Batches whose points share statistics (BatchNorm in training mode) are not
         cut: half a batch is then another loss.
         """
+        width = 1 if forms else self.size
+
+        def asked(s: Tensor) -> Question:
+            return Question(lambda: s, (lambda y: (s @ y)[None]) if forms else (lambda y: y), width)
+
+        draws = self.fresh_answers([asked(s) for s in vectors], points, chunks, batches)
+        return draws[0] if len(draws) == 1 else draws[0]._replace(products=torch.cat([d.products for d in draws], 1))
+
+    @full_precision
+    def fresh_answers(self, questions: list[Question], points: int, chunks: int, batches: int = 1) -> list[Draw]:
+        """What each question takes from its product, over the same fresh data: the graph of a batch serves all of them."""
         cut = self.split and not self.watch.batch_statistics
         reading = Reading(
             self.stream, self.draw, self.points_of, points, batches, world_size() if self._in_several else 1
         )
-        sums = self.like.new_zeros(chunks, len(vectors), 1 if forms else self.size)
+        sums = [self.like.new_zeros(chunks, 1, q.width) for q in questions]
         sizes = torch.zeros(chunks, dtype=torch.float64, device=self.like.device)
         for c, batch in reading.chunks(chunks, cut):
             local, n = self.local(batch), self.points_of(batch)
-            for i, s in enumerate(vectors):
-                y = self.product(local, s)
-                sums[c, i] += n * (s @ y if forms else y)
+            for q, total in zip(questions, sums):
+                total[c, 0] += n * q.take(self.product(local, q.vector()))
             if cut and self.watch.batch_statistics:
-                return self.fresh_products(vectors, points, chunks, batches, forms=forms)
+                return self.fresh_answers(questions, points, chunks, batches)
             sizes[c] += n
         self.stream.warn_of_order(reading.read)
-        if bool((sizes == 0).any()):
-            sums, sizes = sums[sizes > 0], sizes[sizes > 0]
+        read = sizes > 0
+        if not bool(read.all()):
+            sums, sizes = [total[read] for total in sums], sizes[read]
         unread = 1.0 if self.watch.random else reading.unread
+        weights = sizes / sizes.sum()
         # In place: the sums are as large as so many copies of the parameters.
-        return Draw(sums.div_(sizes[:, None, None].to(sums)), sizes / sizes.sum(), unread)
+        return [Draw(total.div_(sizes[:, None, None].to(total)), weights, unread) for total in sums]
 
 
 class Hessian(BatchSource):
@@ -202,7 +221,8 @@ class Hessian(BatchSource):
 
     Args:
         loss: batch ↦ scalar, the mean loss of the batch; it closes over the model.
-        params: the parameters; what is not named is held fixed, what is named and frozen or unused has zero curvature.
+        params: the parameters, with names (model.named_parameters(), a dict) or without; what is not given is held fixed,
+            what is given and frozen or unused has zero curvature.
         batches: an iterable of batches, such as a DataLoader.
         products: "exact" (reverse over reverse), or "difference" for losses that cannot be differentiated twice.
         split: False for a loss that is not a mean over points: batches are then neither sliced nor joined.
@@ -220,7 +240,7 @@ class Hessian(BatchSource):
     def __init__(
         self,
         loss: Loss,
-        params: Iterable[Tensor],
+        params: Params,
         batches: Iterable[Batch],
         *,
         products: str = "exact",
@@ -259,54 +279,7 @@ class Hessian(BatchSource):
     def fresh(self, batches: Iterable[Batch]) -> Hessian:
         """The same Hessian from other data."""
         made = Hessian(
-            self.loss, self.flat.params, batches, products=self.kind, split=self.split, points=self._points or None,
-            generator=self._generator,
-        )  # fmt: skip
-        made.pooled = self.pooled
-        return made
-
-
-class GaussNewton(BatchSource):
-    """The Gauss–Newton matrix Jᵀ H_L J of loss(model(inputs), targets): positive semi-definite for convex losses.
-
-    Args:
-        model: inputs ↦ outputs, one tensor, or an object that has it as its `logits`.
-        loss: (outputs, targets) ↦ scalar, the mean over the batch.
-        params: the parameters.
-        batches: an iterable of (inputs, targets); or of mappings or dataclasses with an entry `labels`, `label`, `targets`,
-            `target` or `y`, whose other entries the model takes as keywords.
-        pair: batch ↦ (inputs, targets), for any other batch.
-        split: False for a loss that is not a mean over points.
-        generator: for the seeds of dropout masks.
-
-    """
-
-    def __init__(
-        self,
-        model: Callable[..., Any],
-        loss: Loss,
-        params: Iterable[Tensor],
-        batches: Iterable[Batch],
-        *,
-        pair: Pair | None = None,
-        split: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        if not callable(model) or not callable(loss):
-            raise TypeError("expected a callable model and a callable loss: GaussNewton(model, loss, params, batches)")
-        if pair is not None and not callable(pair):
-            raise TypeError(f"pair: expected a callable from a batch to (inputs, targets), got {type(pair).__name__}")
-        super().__init__(params, batches, split, generator)
-        self.model, self.loss, self.pair = model, loss, pair
-
-    def at(self, batch: Batch, seed: int) -> Local:
-        """The Gauss–Newton matrix of one batch."""
-        return GaussNewtonLocal(self.model, self.loss, batch, self.flat, seed, self.pair)
-
-    def fresh(self, batches: Iterable[Batch]) -> GaussNewton:
-        """The same matrix from other data."""
-        made = GaussNewton(
-            self.model, self.loss, self.flat.params, batches, pair=self.pair, split=self.split,
+            self.loss, self.flat.given, batches, products=self.kind, split=self.split, points=self._points or None,
             generator=self._generator,
         )  # fmt: skip
         made.pooled = self.pooled

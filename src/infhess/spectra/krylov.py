@@ -7,6 +7,7 @@ from torch import Tensor
 
 from infhess._checks import finite
 from infhess.curvature import Source
+from infhess.curvature.draws import Draw
 from infhess.spectra.held import CHUNKS, Deviations, room_for
 
 
@@ -53,17 +54,27 @@ class Krylov:
         """Directions there is room for."""
         return len(self.Q) - 1
 
+    @property
+    def direction(self) -> Tensor:
+        """The newest direction."""
+        return self.Q[len(self)]
+
     def look(self, source: Source, points: int, batches: int) -> bool:
         """Products of the newest direction with fresh data; False where there is no room for a further direction."""
-        j, before = len(self), source.data_points
-        draw = source.fresh_products([self.Q[j]], points, CHUNKS, batches)
+        before = source.data_points
+        draw = source.fresh_products([self.direction], points, CHUNKS, batches)
+        return self.take(draw, source.data_points - before)
+
+    def take(self, draw: Draw, points: int) -> bool:
+        """What fresh data, so many points of it, say of the newest direction; False where there is no room for another."""
+        j = len(self)
         Y, w = draw.products[:, 0], draw.weights.to(self.weights)
         if not bool(finite(Y.mT).all()):
             raise ValueError(f"product {j} holds NaN or infinity; is the loss finite at these parameters?")
         C = len(w)  # fewer than CHUNKS where all of the data is fewer points
         self.weights[j, :C], self.unread[j] = w, draw.unread
         self.noise_is_known &= draw.noise_is_known
-        self.points.append(source.data_points - before)
+        self.points.append(points)
         mean = w.to(Y) @ Y
         deviation = Y.sub_(mean)  # in place: C copies of the parameters are much
         if C < CHUNKS:

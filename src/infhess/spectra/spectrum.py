@@ -16,6 +16,7 @@ from infhess._drain import drains
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import BatchSource, Source, as_source
+from infhess.curvature.selection import Layer
 from infhess.spectra.estimate import Estimate
 from infhess.spectra.faces import ValuesFace
 from infhess.spectra.ritz import Ritz
@@ -163,27 +164,7 @@ def _spectra(source: Source, plan: Plan, start: Tensor) -> Iterator[Spectrum]:
 @full_precision
 @drains(spectrum_rounds)
 def spectrum(_found: Iterator[Spectrum]) -> Spectrum:
-    """The k largest eigenvalues of the full-data matrix behind a source, with error bars.
-
-    Args:
-        source: `Hessian`, `GaussNewton`, `Products`, or a square matrix with `@`.
-        k: how many.
-        rtol: go on, with more data a direction, until all 95 % intervals are narrower than ± rtol of their value.
-        points: fresh data points a direction, rounded up to whole batches; by default 128, and two batches.
-        directions: how many; by default 2k + 6 to 4k + 16, as many as the top k values need.
-        budget: with `rtol`, no further round where it would read more data points (products, for a source without data)
-            than this in all; a million by default.
-        memory: bytes for directions and for what is kept of their products, 8 vectors each. Beyond it the latter are kept in
-            bfloat16, then on disk; then there are fewer directions, but never fewer than k. By default they are on disk where
-            all would take more than 2 GiB.
-        generator: for the random start.
-
-    >>> import torch
-    >>> s = spectrum(torch.diag(torch.arange(1.0, 31.0)), k=2)
-    >>> s.values.round().tolist()
-    [30.0, 29.0]
-
-    """
+    """The last round: the k largest eigenvalues of the full-data matrix behind a source, with error bars."""
     return list(_found)[-1]
 
 
@@ -211,7 +192,7 @@ def as_spectrum(
 def _fresh(source: Source | None, batches: Any) -> Source:
     if isinstance(batches, Source):
         return batches
-    if isinstance(source, BatchSource) and isinstance(batches, Iterable):
+    if isinstance(source, BatchSource | Layer) and isinstance(batches, Iterable):
         return source.fresh(batches)
     wanted = "a source (pickling has left the loss behind)" if source is None else "fresh batches, or a source"
     raise TypeError(f"along: expected {wanted}, got {type(batches).__name__}")

@@ -35,8 +35,8 @@ def diagonal(source: Any, *, probes: int = 64, generator: torch.Generator | None
     """The diagonal by Bekas, Kokiopoulou & Saad's (2007) estimate: the mean of z ⊙ Hz over random signs z.
 
     Each z has a batch of its own, so that the spread over probes holds the noise of starts and of data. Projecting out the top
-    of the spectrum first (Diag++) errs 1.02 to 1.4 times as much with 36 products, and .86 to 1.05 times with 144, on two nets with
-    batches of 64: not worth its memory.
+    of the spectrum first (Diag++) errs 1.02 to 1.4 times as much with 36 products, and .86 to 1.05 times with 144, on two
+    nets with batches of 64: not worth its memory.
 
     >>> import torch
     >>> diagonal(torch.diag(torch.tensor([3.0, 2.0, 1.0]))).values.tolist()

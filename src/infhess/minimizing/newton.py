@@ -1,0 +1,146 @@
+"""Directions: Newton's of a pool, corrected by secants of the full gradient, and L-BFGS around P alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batches import Batch
+from infhess.minimizing.choice import DENSE, POOL, Plan
+from infhess.minimizing.conjugate import conjugate_gradients
+from infhess.minimizing.objective import Value
+from infhess.minimizing.pool_curvature import Inverse, PoolCurvature, dense_inverse, nystrom_inverse
+from infhess.minimizing.reservoir import Reservoir
+from infhess.minimizing.secants import Secant, two_loops, usable
+
+# Residual of conjugate gradients; iterations at the most, and those after which P is built anew.
+RESIDUAL, MOST, SLOW = 0.1, 250, {DENSE: 12, POOL: 30}
+# Secants kept: of what a pool misses, and of everything where there is no pool.
+MISSED, ALL_SECANTS = 10, 20
+# A pool grows so many times at once.
+GROWTH = 4
+
+
+class Point(NamedTuple):
+    """Weights, with loss and gradient over all the data there."""
+
+    w: Tensor
+    value: Value
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A step to try, ½ gᵀH⁻¹g as the model has it, what the solver left of it, and whether curvature was negative."""
+
+    step: Tensor
+    decrement: float
+    left: float
+    iterations: int
+    negative: bool
+
+
+class PoolNewton:
+    """−H⁻¹g: conjugate gradients on the pool's Hessian, preconditioned, with y = H s + (Δg − Δg of the pool) put in."""
+
+    def __init__(self, source: Hessian, plan: Plan, reservoir: Reservoir, memory: float, wide: torch.dtype) -> None:
+        self.source, self.plan, self.reservoir, self.memory, self.wide = source, plan, reservoir, memory, wide
+        self._secants: list[Secant] = []
+        self._gradient: Tensor | None = None  # of the pool, at the last point
+        self._take(plan.pool)
+        self._inverse: Inverse | None = None
+        self._slow = False
+
+    def _take(self, points: int) -> None:
+        self.points, self.whole = points, points >= self.reservoir.points
+        self._chunks = self.reservoir.between(0 if self.whole else self.plan.held, points)
+
+    def grow(self) -> bool:
+        """Take more of what is kept, where there is more; secants of what the smaller pool missed are gone."""
+        if self.points >= self.reservoir.kept:
+            return False
+        self._secants, self._gradient = [], None
+        self._take(min(GROWTH * self.points, self.reservoir.kept))
+        return True
+
+    def propose(self, here: Point) -> Proposal:
+        """At a point where the parameters are."""
+        curvature = PoolCurvature(self.source, self._chunks, self.memory, self.wide)
+        if self._inverse is None or self._slow:
+            self._inverse = self._built(curvature)
+        if self._gradient is not None and self._secants:
+            s, change = self._secants[-1]
+            self._secants[-1] = Secant(s, change - curvature.gradient)
+        left, iterations, negative = 0.0, 0, self._inverse.negative
+        inverse = self._inverse.apply
+
+        def solve(q: Tensor) -> Tensor:
+            nonlocal left, iterations, negative
+            found = conjugate_gradients(curvature.product, q, inverse, RESIDUAL, MOST)
+            left, iterations, negative = found.left, found.iterations, negative or found.negative
+            return found.x
+
+        g = here.value.gradient
+        d = two_loops(self._pairs(curvature), g, solve)
+        self._slow = iterations > SLOW[self.plan.method]
+        self._gradient = None if self.whole else curvature.gradient
+        return Proposal(-d, float(g @ d) / 2, left, iterations, negative)
+
+    def learn(self, before: Point, after: Point) -> None:
+        """A secant of what the pool misses: the full gradient's change less the pool's own."""
+        if self._gradient is not None:  # the pool's own at the new point comes with its curvature there
+            change = after.value.gradient - before.value.gradient + self._gradient
+            self._secants = [*self._secants, Secant(after.w - before.w, change)][-MISSED:]
+
+    def _pairs(self, curvature: PoolCurvature) -> list[tuple[Tensor, Tensor]]:
+        if not self._secants:
+            return []
+        S = torch.stack([secant.s for secant in self._secants], 1)
+        lengths = torch.linalg.vector_norm(S, dim=0)
+        Y = curvature.block(S / lengths)
+        changes = [secant.change / n for secant, n in zip(self._secants, lengths)]
+        return usable([(s, y + c) for s, y, c in zip((S / lengths).unbind(1), Y.unbind(1), changes)])
+
+    def _built(self, curvature: PoolCurvature) -> Inverse:
+        first = 0 if self.whole else self.plan.held
+        part = self.reservoir.between(first, first + self.plan.build)
+        if self.plan.method == DENSE:
+            return dense_inverse(PoolCurvature(self.source, part, self.memory, self.wide))
+        return nystrom_inverse(self.source, part, self.plan.rank, self.wide)
+
+
+class AroundP:
+    """L-BFGS with P², built once from a part of the pool, as its first inverse: no product in a pass."""
+
+    def __init__(self, source: Hessian, plan: Plan, reservoir: Reservoir, memory: float, wide: torch.dtype) -> None:
+        self.source, self.plan, self.wide, self.points, self.whole = source, plan, wide, plan.pool, False
+        self._part: list[Batch] = reservoir.between(plan.held, plan.held + plan.build)
+        self._inverse: Inverse | None = None
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+
+    def propose(self, here: Point) -> Proposal:
+        """At a point where the parameters are."""
+        if self._inverse is None:
+            self._inverse = nystrom_inverse(self.source, self._part, self.plan.rank, self.wide)
+        pairs, P2 = usable(self._pairs), self._inverse.apply
+        scale = 1.0
+        if pairs:
+            s, y = pairs[-1]
+            scale = float(s @ y) / float(y @ P2(y))
+        d = two_loops(pairs, here.value.gradient, lambda q: scale * P2(q))
+        return Proposal(-d, float(here.value.gradient @ d) / 2, 1.0, 0, self._inverse.negative)
+
+    def grow(self) -> bool:
+        """There is no pool that could."""
+        return False
+
+    def learn(self, before: Point, after: Point) -> None:
+        """A secant of the full gradient."""
+        pair = (after.w - before.w, after.value.gradient - before.value.gradient)
+        self._pairs = [*self._pairs, pair][-ALL_SECANTS:]
+
+
+Model = PoolNewton | AroundP

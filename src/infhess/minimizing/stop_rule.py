@@ -1,0 +1,64 @@
+"""When it is enough: the gap with its upper bound, and what else ends a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from infhess._checks import finite_number
+from infhess.minimizing.choice import SECANTS
+
+Row = dict[str, Any]
+# The level at which a run stops by itself.
+LEVEL = 0.95
+# Passes without half the gap of the best before, after which there is nothing more to gain; cuts of one step.
+IDLE, CUTS = 4, 8
+# Of the gap of the pass before, in two passes in a row: contraction is slow.
+SLOW = 0.3
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An estimate of L − L*, relative to L₀ − L*, and the standard deviation of its logarithm."""
+
+    value: float
+    spread: float
+
+    def upper(self, level: float) -> float:
+        """At least the gap with this probability, as calibrated by tests/minimizing/test_calibration.py."""
+        level = finite_number(level, "level", least=0.0, strict=True)
+        if not level < 1:
+            raise ValueError(f"level: expected a probability between 0 and 1, got {level:g}")
+        return min(1.0, self.value * math.exp(NormalDist().inv_cdf(level) * self.spread))
+
+
+def relative(decrement: float, loss: float, start: float) -> float:
+    """δ / (L₀ − L + δ): the share that is left of what there was to gain; 1 where nothing was gained yet."""
+    if not decrement > 0:
+        return 0.0
+    return min(1.0, decrement / max(start - loss + decrement, decrement))
+
+
+def spread(method: str, whole: bool, left: float, gap: float) -> float:
+    """Of log δ̂ around log δ: of the sample, of what the solver left, and of the way that the loss is no quadratic."""
+    sample = 1.2 if method == SECANTS else 0.1 if whole else 0.65
+    return math.sqrt(sample**2 + min(left, 1.0) + (0.3 if gap > 1e-2 else 0.0) ** 2)
+
+
+def idle(rows: Sequence[Row]) -> bool:
+    """Whether the last passes have not halved the best gap before them, or a step was cut again and again."""
+    gaps = [r["gap"] for r in rows if r["phase"] == "newton" and not r["cut"]]
+    if len(rows) >= CUTS and all(r["cut"] for r in rows[-CUTS:]):
+        return True
+    return len(gaps) > IDLE and min(gaps[-IDLE:]) > 0.5 * min(gaps[:-IDLE])
+
+
+def slow(rows: Sequence[Row]) -> bool:
+    """Whether two passes in a row, with the same pool, have left more than a third of the gap each."""
+    last = [r for r in rows if r["phase"] == "newton" and not r["cut"]][-3:]
+    if len(last) < 3 or len({r["pool"] for r in last}) > 1:
+        return False
+    return all(b["gap"] > SLOW * a["gap"] for a, b in zip(last, last[1:]))

@@ -33,7 +33,7 @@ def planned(size: int, points: int, kept: int, memory: float, itemsize: int) -> 
     """For so many weights and data points, of which so many are kept."""
     pool = points if points <= min(ALL, kept) else min(POOL_POINTS, kept)
     rank = max(1, min(RANK, size, int(memory / 8 / (size * itemsize))))
-    held = pool // HELD_OUT if pool < points else min(pool, max(pool // HELD_OUT, 512))
+    held = pool // HELD_OUT if pool < points else 0
     costs = {m: _cost(m, size, points, pool, rank) for m in (DENSE, POOL, SECANTS)}
     allowed = dict(costs)
     if size > LARGEST_DENSE or 8 * size**2 > memory / 8:

@@ -14,7 +14,7 @@ NEGATIVE = 1e-5
 
 
 class Solved(NamedTuple):
-    """x ≈ A⁻¹b, rᵀP²r of what is left of b relative to bᵀP²b, iterations, and whether A proved indefinite."""
+    """x ≈ A⁻¹b, an estimate of (x − A⁻¹b)ᵀA(x − A⁻¹b) relative to bᵀA⁻¹b, iterations, and whether A proved indefinite."""
 
     x: Tensor
     left: float
@@ -22,24 +22,32 @@ class Solved(NamedTuple):
     negative: bool
 
 
-def conjugate_gradients(A: Apply, b: Tensor, P2: Apply, rtol: float, most: int) -> Solved:
-    """Until rᵀP²r ≤ rtol² bᵀP²b (Hestenes & Stiefel 1952); where A is flat, as far as it is not."""
+def conjugate_gradients(A: Apply, b: Tensor, P2: Apply, tolerance: float, most: int) -> Solved:
+    """Until the last two iterations brought less than `tolerance` of all of them (Hestenes & Stiefel 1952, Eq. 6:2).
+
+    What an iteration takes off the error in the norm of A is known exactly; a residual, in whatever norm, says little of it.
+    Where A is flat, as far as it is not.
+    """
     x, r, z = torch.zeros_like(b), b, P2(b)
     p, rz, largest = z, float(b @ z), 0.0
-    first = rz
+    first, gains, eps = rz, [0.0], torch.finfo(b.dtype).eps
     for i in range(most):
-        if not rz > rtol**2 * first:
-            return Solved(x, max(rz, 0.0) / first if first > 0 else 0.0, i, False)
+        if not rz > eps**2 * first:
+            return Solved(x, 0.0, i, False)
         Ap = A(p)
         curvature, size = float(p @ Ap), float(p @ p)
         if curvature < -NEGATIVE * max(largest, float(Ap.norm()) / size**0.5) * size:
             return Solved(x if i else z, 1.0, i + 1, True)
         largest = max(largest, curvature / size)
-        if curvature <= torch.finfo(b.dtype).eps * largest * size:
-            return Solved(x if i else z, rz / first, i + 1, False)
+        if curvature <= eps * largest * size:
+            return Solved(x if i else z, 1.0, i + 1, False)
         a = rz / curvature
         x, r = x + a * p, r - a * Ap
+        gains.append(a * rz)
+        left = sum(gains[-2:]) / sum(gains)
+        if left <= tolerance:
+            return Solved(x, left, i + 1, False)
         z = P2(r)
         before, rz = rz, float(r @ z)
         p = z + rz / before * p
-    return Solved(x, rz / first, most, False)
+    return Solved(x, sum(gains[-2:]) / sum(gains), most, False)

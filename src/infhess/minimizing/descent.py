@@ -66,9 +66,12 @@ def _shorter(before: Point, after: Point, proposal: Proposal) -> float:
 def step_length(
     objective: Objective, here: Point, proposal: Proposal, held: list[Batch], count: Callable[[int], None]
 ) -> float:
-    """The zero of the slope along the step, on held-out points; they are counted."""
+    """The zero of the slope along the step, on held-out points, which are counted; 1 where there are none.
+
+    Without a sample between the pool and the data Newton's own step is right, and the next pass tells where it is not.
+    """
     step, start = proposal.step, float(here.value.gradient @ proposal.step)
-    if not start < 0:
+    if not (held and start < 0):
         return 1.0
 
     def slope(alpha: float) -> float:

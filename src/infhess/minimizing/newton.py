@@ -17,8 +17,8 @@ from infhess.minimizing.pool_curvature import Inverse, PoolCurvature, dense_inve
 from infhess.minimizing.reservoir import Reservoir
 from infhess.minimizing.secants import Secant, two_loops, usable
 
-# Residual of conjugate gradients; iterations at the most, and those after which P is built anew.
-RESIDUAL, MOST, SLOW = 0.1, 250, {DENSE: 12, POOL: 30}
+# Share of the gap that conjugate gradients may leave; iterations at the most, and those after which P is built anew.
+TOLERANCE, MOST, SLOW = 0.02, 250, {DENSE: 12, POOL: 30}
 # Secants kept: of what a pool misses, and of everything where there is no pool.
 MISSED, ALL_SECANTS = 10, 20
 # A pool grows so many times at once.
@@ -79,7 +79,7 @@ class PoolNewton:
 
         def solve(q: Tensor) -> Tensor:
             nonlocal left, iterations, negative
-            found = conjugate_gradients(curvature.product, q, inverse, RESIDUAL, MOST)
+            found = conjugate_gradients(curvature.product, q, inverse, TOLERANCE, MOST)
             left, iterations, negative = found.left, found.iterations, negative or found.negative
             return found.x
 

@@ -119,7 +119,7 @@ class Run:
         self.notes += told(plan, self.reservoir)
         kind = AroundP if plan.method == SECANTS else PoolNewton
         model: Model = kind(self.source, plan, self.reservoir, self.memory / 4, self.objective.wide)
-        held = self.reservoir.between(0, plan.held)
+        held = self.reservoir.between(0, plan.held) if plan.held else []
         for found in descend(self.objective, self._full, model, held, self.best, self._count):
             yield self._noted(found, model)
             if self._is_over(found):

@@ -24,7 +24,6 @@ class Pass:
     point: Point
     proposal: Proposal | None
     alpha: float
-    points: int
 
 
 def descend(
@@ -32,19 +31,24 @@ def descend(
     count: Callable[[int], None],
 ) -> Iterator[Pass]:  # fmt: skip
     """w ← w + α·step for ever; a step that leads up is made shorter, at the price of a pass."""
-    here, trial, alpha = None, start, math.nan
+
+    def at(w: Tensor) -> Point:
+        return Point(objective.put(w), evaluate())
+
+    here, alpha = at(start), math.nan
+    if not here.value.loss < math.inf:
+        raise ValueError("loss: expected a finite number over all the data, got NaN or infinity; is a batch at fault?")
     while True:
-        now = Point(objective.put(trial), evaluate())
-        if here is not None and not accepted(here, now, proposal):
-            yield Pass(here, None, alpha, now.value.points)
+        proposal = model.propose(here)
+        yield Pass(here, proposal, alpha)
+        alpha = step_length(objective, here, proposal, held, count)
+        now = at(here.w + alpha * proposal.step)
+        while not accepted(here, now, proposal):
+            yield Pass(here, None, alpha)
             alpha *= _shorter(here, now, proposal)
-        else:
-            if here is not None:
-                model.learn(here, now)
-            here, proposal = now, model.propose(now)
-            yield Pass(here, proposal, alpha, now.value.points)
-            alpha = step_length(objective, here, proposal, held, count)
-        trial = here.w + alpha * proposal.step
+            now = at(here.w + alpha * proposal.step)
+        model.learn(here, now)
+        here = now
 
 
 def accepted(before: Point, after: Point, proposal: Proposal) -> bool:

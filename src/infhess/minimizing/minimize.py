@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -73,20 +73,22 @@ def minimize(
         raise TypeError(f"callback: expected a callable of a row, got {type(callback).__name__}")
     generator_on(generator)
     run = Run(loss, params, batches, target, most, memory, generator, started)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.exists():
+        run.restore(path)
+    save = None if path is None else lambda row: run.save(path)
     with Progress(target) if progress else nullcontext() as bar:
-        _drain(run, run.passes(), [f for f in (bar.show if bar else None, callback) if f])
+        _drain(run, [f for f in (save, bar.show if bar else None, callback) if f])
     return run.result()
 
 
-def _drain(run: Run, rows: Iterator[Row], told: list[Callable[[Row], Any]]) -> None:
+def _drain(run: Run, told: list[Callable[[Row], Any]]) -> None:
     """To the end, or until the user has had enough; the parameters are at the best point after it."""
     try:
-        for row in rows:
+        for row in run.passes():
             for tell in told:
                 tell(row)
     except KeyboardInterrupt:
         run.stopped = "interrupted"
     finally:
         run.leave_best()
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,26 +69,32 @@ class PoolNewton:
 
     def propose(self, here: Point) -> Proposal:
         """At a point where the parameters are."""
+        if not bool(here.value.gradient.any()):
+            return Proposal(torch.zeros_like(here.w), 0.0, 0.0, 0, False)
         curvature = PoolCurvature(self.source, self._chunks, self.memory, self.wide)
         if self._inverse is None or self._slow:
             self._inverse = self._built(curvature)
         if self._gradient is not None and self._secants:
             s, change = self._secants[-1]
             self._secants[-1] = Secant(s, change - curvature.gradient)
-        left, iterations, negative = 0.0, 0, self._inverse.negative
+        left, iterations, negative, flat = 0.0, 0, self._inverse.negative, False
         inverse = self._inverse.apply
 
         def solve(q: Tensor) -> Tensor:
-            nonlocal left, iterations, negative
+            nonlocal left, iterations, negative, flat
             found = conjugate_gradients(curvature.product, q, inverse, TOLERANCE, MOST)
             left, iterations, negative = found.left, found.iterations, negative or found.negative
+            flat = found.left == 1.0 and iterations == 1
             return found.x
 
         g = here.value.gradient
         d = two_loops(self._pairs(curvature), g, solve)
         self._slow = iterations > SLOW[self.plan.method]
         self._gradient = None if self.whole else curvature.gradient
-        return Proposal(-d, float(g @ d) / 2, left, iterations, negative)
+        if not float(g @ d) > 0:
+            return Proposal(-g, math.inf, 1.0, iterations, negative)
+        # Where no curvature was seen at all nothing is known of the gap.
+        return Proposal(-d, math.inf if flat else float(g @ d) / 2, left, iterations, negative)
 
     def learn(self, before: Point, after: Point) -> None:
         """A secant of what the pool misses: the full gradient's change less the pool's own."""
@@ -123,6 +130,8 @@ class AroundP:
 
     def propose(self, here: Point) -> Proposal:
         """At a point where the parameters are."""
+        if not bool(here.value.gradient.any()):
+            return Proposal(torch.zeros_like(here.w), 0.0, 0.0, 0, False)
         if self._inverse is None:
             self._inverse = nystrom_inverse(self.source, self._part, self.plan.rank, self.wide)
         pairs, P2 = usable(self._pairs), self._inverse.apply

@@ -76,4 +76,4 @@ def additive(objective: Objective, first: Batch, second: Batch, both: Batch) -> 
     parts, whole = objective.over([first, second]), objective.at(both, 0)
     scale = max(abs(parts.loss), abs(whole.loss), float(torch.linalg.vector_norm(parts.gradient)))
     apart = float(torch.linalg.vector_norm(whole.gradient - parts.gradient))
-    return max(abs(whole.loss - parts.loss), apart) <= 10 * objective.eps**0.5 * scale
+    return bool(max(abs(whole.loss - parts.loss), apart) <= 10 * objective.eps**0.5 * scale)

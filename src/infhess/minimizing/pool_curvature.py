@@ -38,7 +38,8 @@ class PoolCurvature:
         seen: dict[int, int] = {}
 
         def note(t: Tensor) -> Tensor:
-            seen[t.data_ptr()] = t.numel() * t.element_size() if t.layout == torch.strided else 0
+            if t.layout == torch.strided:  # a sparse one is data, not of the graph
+                seen[t.data_ptr()] = t.numel() * t.element_size()
             return t
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
@@ -82,9 +83,8 @@ def dense_inverse(curvature: PoolCurvature) -> Inverse:
     like = curvature.source.like
     H = curvature.block(torch.eye(curvature.source.size, dtype=like.dtype, device=like.device))
     values, V = torch.linalg.eigh((H + H.mT) / 2)
-    top = float(values[-1].clamp(min=torch.finfo(H.dtype).tiny))
-    floor = 10 * torch.finfo(like.dtype).eps * top
-    clipped = values.clamp(min=floor)
+    top = float(values[-1]) if float(values[-1]) > 0 else 1.0
+    clipped = values.clamp(min=10 * torch.finfo(like.dtype).eps * top)
     return Inverse(lambda v: V @ ((V.mT @ v) / clipped), bool(values[0] < -NEGATIVE * top))
 
 
@@ -93,4 +93,6 @@ def nystrom_inverse(source: Hessian, chunks: list[Batch], rank: int, wide: torch
     points = sum(map(size_of, chunks))
     found = blocked(source, chunks, points, min(rank, source.size, points), None, None)
     scaling = found.scaling
-    return Inverse(lambda v: scaling.factor * scaling(v.to(source.like)).to(wide), found.negative)
+    return Inverse(
+        lambda v: scaling.factor * scaling(v.to(source.like)).to(wide), found.negative and len(found.values) > 0
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 from infhess._checks import finite_number
 from infhess.minimizing.choice import SECANTS
@@ -14,14 +14,17 @@ from infhess.minimizing.choice import SECANTS
 Row = dict[str, Any]
 # The level at which a run stops by itself.
 LEVEL = 0.95
-# Passes without half the gap of the best before, after which there is nothing more to gain; cuts of one step.
-IDLE, CUTS = 4, 8
+# Passes without half the gap of the best before, after which there is nothing more to gain: near rounding, and elsewhere.
+IDLE, LATE = 4, 20
+# Cuts of one step, after which it leads nowhere.
+CUTS = 8
+# Rounding of the loss times this is where its gap may be rounding as well.
+NEAR = 1e3
 # Of the gap of the pass before, in two passes in a row: contraction is slow.
 SLOW = 0.3
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """An estimate of L − L*, relative to L₀ − L*, and the standard deviation of its logarithm."""
 
     value: float
@@ -37,9 +40,9 @@ class Gap:
 
 def relative(decrement: float, loss: float, start: float) -> float:
     """δ / (L₀ − L + δ): the share that is left of what there was to gain; 1 where nothing was gained yet."""
-    if not decrement > 0:
+    if decrement == 0:
         return 0.0
-    return min(1.0, decrement / max(start - loss + decrement, decrement))
+    return min(1.0, decrement / max(start - loss + decrement, decrement)) if 0 < decrement < math.inf else 1.0
 
 
 def spread(method: str, whole: bool, left: float, gap: float) -> float:
@@ -48,12 +51,16 @@ def spread(method: str, whole: bool, left: float, gap: float) -> float:
     return math.sqrt(sample**2 + min(left, 1.0) + (0.3 if gap > 1e-2 else 0.0) ** 2)
 
 
-def idle(rows: Sequence[Row]) -> bool:
-    """Whether the last passes have not halved the best gap before them, or a step was cut again and again."""
+def idle(rows: Sequence[Row], rounding: float) -> bool:
+    """Whether the last passes have not halved the best gap before them, or a step was cut again and again.
+
+    Gaps near `rounding` are given up soon, larger ones late: secants alone may take several passes for a half.
+    """
     gaps = [r["gap"] for r in rows if r["phase"] == "newton" and not r["cut"]]
     if len(rows) >= CUTS and all(r["cut"] for r in rows[-CUTS:]):
         return True
-    return len(gaps) > IDLE and min(gaps[-IDLE:]) > 0.5 * min(gaps[:-IDLE])
+    patience = IDLE if min(gaps, default=1.0) <= rounding else LATE
+    return len(gaps) > patience and min(gaps[-patience:]) > 0.5 * min(gaps[:-patience])
 
 
 def slow(rows: Sequence[Row]) -> bool:
@@ -61,4 +68,4 @@ def slow(rows: Sequence[Row]) -> bool:
     last = [r for r in rows if r["phase"] == "newton" and not r["cut"]][-3:]
     if len(last) < 3 or len({r["pool"] for r in last}) > 1:
         return False
-    return all(b["gap"] > SLOW * a["gap"] for a, b in zip(last, last[1:]))
+    return all(b["gap"] > SLOW * a["gap"] for a, b in pairwise(last))

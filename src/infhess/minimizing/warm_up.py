@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from infhess.curvature.batches import Batch
+from infhess.curvature.batches import Batch, size_of, sliced
 from infhess.curvature.flat import Flat
 from infhess.minimizing.objective import Objective
 from infhess.optim import Preconditioned
 
 # Steps after which the first pass goes on reading alone: a tenth of a pass of sgd serves the passes that follow as well.
+PIECE = 64
 STEPS = 300
 
 
@@ -38,23 +38,23 @@ class WarmUp:
         """Whether it is to make no more steps."""
         return self.steps >= self.most
 
-    def step(self, batch: Batch) -> None:
-        """One step; one that fails is the last."""
-        if self.over:
-            return
+    def step(self, batch: Batch, cut: bool) -> None:
+        """One step, or several on parts of a large batch; one that fails is the last."""
         try:
-            self._step(batch)
+            for part in parts_of(batch, PIECE) if cut else [batch]:
+                if not self.over:
+                    self._step(part, cut)
         except ValueError as error:
             self.notes.append(f"sgd ended after {self.steps} steps: {error}")
             self.most = self.steps
 
-    def _step(self, batch: Batch) -> None:
+    def _step(self, batch: Batch, split: bool) -> None:
         optimizer = self._optimizer
         optimizer.zero_grad()
         with torch.enable_grad():
             loss = self.objective.loss(batch)
             loss.backward()  # type: ignore[no-untyped-call]
-        report = optimizer.observe(self.objective.loss, batch)
+        report = optimizer.observe(self.objective.loss, batch, split=split)
         optimizer.step()
         self.steps += 1
         w = self.objective.weights
@@ -65,6 +65,11 @@ class WarmUp:
             self.products += report.products
             self.product_points += report.product_points
             self.notes += [n for n in report.notes if n.startswith("negative curvature") and n not in self.notes]
+
+
+def parts_of(batch: Batch, most: int) -> list[Batch]:
+    """A batch in parts of about equal sizes, of so many points at the most."""
+    return sliced([batch], -(-size_of(batch) // most)) if size_of(batch) > most else [batch]
 
 
 class gradients_kept:
@@ -80,4 +85,3 @@ class gradients_kept:
     def __exit__(self, *_: Any) -> None:
         for p, g in zip(self._params, self._before):
             p.grad = g
-

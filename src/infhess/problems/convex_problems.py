@@ -122,7 +122,8 @@ class ConvexProblem:
     def _newton_direction(self, W: Tensor, g: Tensor) -> Tensor:
         """H⁻¹g: dense where there are few weights, else by conjugate gradients to a residual of 1e-8."""
         if W.numel() <= LARGEST_DENSE:
-            return torch.linalg.solve(self.hessian(W), g.reshape(-1)).view_as(W)
+            dense: Tensor = torch.linalg.solve(self.hessian(W), g.reshape(-1))
+            return dense.view_as(W)
         x, y = self.data
         curved = second(self.loss_of, x @ W.detach().mT, y)
         d, r, p = torch.zeros_like(g), g, g

@@ -23,7 +23,7 @@ def _normal(rows: int, columns: int, g: torch.Generator) -> Tensor:
 def _turned(n: int, spectrum: Tensor, g: torch.Generator) -> Tensor:
     """Normal features whose covariance has this spectrum, in random axes."""
     d = len(spectrum)
-    Q = torch.linalg.qr(_normal(d, d, g)).Q
+    Q: Tensor = torch.linalg.qr(_normal(d, d, g)).Q
     return _normal(n, d, g) @ (spectrum.sqrt()[:, None] * Q.mT)
 
 

@@ -22,7 +22,7 @@ from infhess.minimizing.pool_curvature import PoolCurvature
 from infhess.minimizing.reservoir import Reservoir, in_chunks, is_sparse
 from infhess.minimizing.result import Minimum
 from infhess.minimizing.run_file import read_run, write_run
-from infhess.minimizing.stop_rule import LEVEL, NEAR, Gap, Row, idle, relative, slow, spread
+from infhess.minimizing.stop_rule import LEVEL, NEAR, Gap, Row, extrapolated, idle, relative, slow, spread
 from infhess.minimizing.warm_up import STEPS, WarmUp, gradients_kept
 
 UNKNOWN = Gap(math.nan, math.nan)
@@ -47,6 +47,7 @@ class Run:
         self.loss, self.start_loss, self.gap = math.nan, math.nan, UNKNOWN
         self.data_points, self.stopped, self.method = 0, "passes", SGD
         self.history: list[Row] = []
+        self._last = (math.nan, math.nan)  # Newton's estimate of the gap at the last point, and the loss there
         self.notes = loader_notes(batches)
 
     # ---- the first pass
@@ -195,11 +196,19 @@ class Run:
             r["phase"] == "newton" for r in self.history
         ):  # the pool's loss at the start, with its error where we are now taken off
             self.start_loss += loss - self.loss
-        value = relative(proposal.decrement * (1 + proposal.left), loss, self.start_loss)
+        value = relative(self._left(proposal.decrement * (1 + proposal.left), loss), loss, self.start_loss)
         gap = Gap(value, spread(self.method, model.whole, proposal.left, value))
         if not self.gap.value <= value or loss < self.loss - 8 * self.objective.eps * abs(loss):
             self.best, self.loss, self.gap = found.point.w, loss, gap
         return self._row("newton", gap, loss, found.alpha, proposal.iterations, model.points)
+
+    def _left(self, decrement: float, loss: float) -> float:
+        """L − L* by Newton's estimate, or by how the last pass went where that is more, and more than rounding."""
+        (before, loss_before), self._last = self._last, (decrement, loss)
+        decrease = loss_before - loss
+        if not decrease > NEAR * self.objective.eps * abs(loss):
+            return decrement
+        return max(decrement, extrapolated(decrease, before, decrement))
 
     def _is_over(self) -> bool:
         """And why."""

@@ -12,6 +12,8 @@ from infhess._checks import finite_number
 from infhess.minimizing.choice import SECANTS
 
 Row = dict[str, Any]
+# Of contraction, beyond which nothing can be extrapolated.
+SLOWEST = 0.95
 # The level at which a run stops by itself.
 LEVEL = 0.95
 # Passes without half the gap of the best before, after which there is nothing more to gain: near rounding, and elsewhere.
@@ -43,6 +45,16 @@ def relative(decrement: float, loss: float, start: float) -> float:
     if decrement == 0:
         return 0.0
     return min(1.0, decrement / max(start - loss + decrement, decrement)) if 0 < decrement < math.inf else 1.0
+
+
+def extrapolated(decrease: float, before: float, now: float) -> float:
+    """What is still to come if the loss goes on falling as it did: decrease · c/(1 − c), c = δ̂/δ̂ of the pass before.
+
+    Newton's own estimate δ̂ is of a quadratic. Where the loss is none, far out or in the tail of a loss that has no minimum,
+    δ̂ is too small and shrinks slowly, and this is what tells. Zero where c is no contraction.
+    """
+    c = now / before if before > 0 else math.inf
+    return max(decrease, 0.0) * c / (1 - c) if c < SLOWEST else 0.0
 
 
 def spread(method: str, whole: bool, left: float, gap: float) -> float:

@@ -111,7 +111,9 @@ def test_sparse_inputs():
     x = torch.where(x.abs() > 0.5, x, torch.zeros_like(x))
     w = torch.zeros(12, 1, dtype=torch.float64, requires_grad=True)
     batches = [(x[i : i + 100].to_sparse(), y[i : i + 100]) for i in range(0, 600, 100)]
-    result = infhess.minimize(lambda b: (torch.sparse.mm(b[0], w)[:, 0] - b[1]).square().mean(), [w], batches, gap=1e-10)
+    result = infhess.minimize(
+        lambda b: (torch.sparse.mm(b[0], w)[:, 0] - b[1]).square().mean(), [w], batches, gap=1e-10
+    )
     torch.testing.assert_close(w.detach()[:, 0], torch.linalg.lstsq(x, y[:, None]).solution[:, 0], rtol=1e-4, atol=1e-4)
     assert result.stopped == "gap"
 

@@ -146,7 +146,9 @@ def test_a_loss_that_is_no_mean_over_points_keeps_its_batches():
     problem = small(squares, n=300)
     model = problem.model()
     batches = batches_of(problem, 50)
-    result = infhess.minimize(lambda b: (model(b[0])[:, 0] - b[1]).square().sum(), model.parameters(), batches, gap=1e-8)
+    result = infhess.minimize(
+        lambda b: (model(b[0])[:, 0] - b[1]).square().sum(), model.parameters(), batches, gap=1e-8
+    )
     assert any("not the mean over its points" in note for note in result.notes)
     torch.testing.assert_close(model.weight, problem.solved().weight, rtol=1e-3, atol=1e-4)
 

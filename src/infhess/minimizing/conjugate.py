@@ -23,7 +23,7 @@ class Solved(NamedTuple):
 
 
 def conjugate_gradients(A: Apply, b: Tensor, P2: Apply, tolerance: float, most: int) -> Solved:
-    """Until the last two iterations brought less than `tolerance` of all of them (Hestenes & Stiefel 1952, Eq. 6:2).
+    """Until the last iterations brought less than `tolerance` of all of them (Hestenes & Stiefel 1952, Eq. 6:2).
 
     What an iteration takes off the error in the norm of A is known exactly; a residual, in whatever norm, says little of it.
     Where A is flat, as far as it is not.
@@ -44,10 +44,15 @@ def conjugate_gradients(A: Apply, b: Tensor, P2: Apply, tolerance: float, most: 
         a = rz / curvature
         x, r = x + a * p, r - a * Ap
         gains.append(a * rz)
-        left = sum(gains[-2:]) / sum(gains)
+        left = _left(gains)
         if left <= tolerance:
             return Solved(x, left, i + 1, False)
         z = P2(r)
         before, rz = rz, float(r @ z)
         p = z + rz / before * p
-    return Solved(x, sum(gains[-2:]) / sum(gains), most, False)
+    return Solved(x, _left(gains), most, False)
+
+
+def _left(gains: list[float]) -> float:
+    """The share of the last two iterations, or of the last quarter of many: slow convergence has more to come."""
+    return sum(gains[-max(2, len(gains) // 4) :]) / sum(gains)

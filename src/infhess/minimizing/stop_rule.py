@@ -37,7 +37,8 @@ class Gap(NamedTuple):
         level = finite_number(level, "level", least=0.0, strict=True)
         if not level < 1:
             raise ValueError(f"level: expected a probability between 0 and 1, got {level:g}")
-        return min(1.0, self.value * math.exp(NormalDist().inv_cdf(level) * self.spread))
+        upper = self.value * math.exp(NormalDist().inv_cdf(level) * self.spread)
+        return upper if not upper > 1 else 1.0
 
 
 def relative(decrement: float, loss: float, start: float) -> float:

@@ -98,6 +98,7 @@ PLAIN = {
     "Spectrum.interval", "Spectrum.upper", "Rate.interval", "RateReport.as_dict", "Report.as_dict",
     "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "Checkpointed.load_state_dict",
     "Preconditioned.reset", "Preconditioned.zero_grad", "RateFree.zero_grad",
+    "Minimum.gap_upper", "Minimum.plot", "BatchSource.count_products",
     "Along.interval", "Estimate.interval", "Estimate.upper", "BatchSource.points_of",
     # sources of the optimizer alone, which is guarded
     *(f"{source}.{name}" for source in ("Pool", "Blockwise", "ScaledSource") for name in

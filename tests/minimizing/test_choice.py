@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infhess.minimizing.choice import DENSE, POOL, SECANTS, planned
+from infhess.minimizing.choice import DENSE, POOL, SECANTS, build_points, planned
 
 GIB = 2**30
 
@@ -25,7 +25,7 @@ def test_the_method_and_its_pool(size, points, kept, method, pool):
     plan = planned(size, points, kept, GIB, 8)
     assert (plan.method, plan.pool) == (method, pool)
     assert plan.held == (0 if pool == points else pool // 8)
-    assert 1 <= plan.build <= plan.pool
+    assert 1 <= build_points(plan.method, size, pool, plan.rank) <= pool
     assert set(plan.costs) == {DENSE, POOL, SECANTS}
 
 

@@ -80,4 +80,5 @@ def test_chunks_are_large(monkeypatch):
 def test_bytes(sparse):
     x = torch.eye(4, dtype=torch.float64)
     assert bytes_of((x.to_sparse() if sparse else x, x)) == (4 * 24 if sparse else 128) + 128
-    assert is_sparse([x.to_sparse()]) and not is_sparse([x])
+    assert is_sparse([x.to_sparse()])
+    assert not is_sparse([x])

@@ -25,7 +25,6 @@ class Plan:
     pool: int  # points, with those held out
     held: int
     rank: int
-    build: int  # points that P is built from
     costs: dict[str, float]
 
 
@@ -43,14 +42,15 @@ def planned(size: int, points: int, kept: int, memory: float, itemsize: int) -> 
     else:
         del allowed[SECANTS]
     method = min(allowed, key=lambda m: allowed[m])
-    return Plan(method, pool, held, rank, _build(method, size, pool, rank), costs)
+    return Plan(method, pool, held, rank, costs)
 
 
-def _build(method: str, size: int, pool: int, rank: int) -> int:
+def build_points(method: str, size: int, pool: int, rank: int) -> int:
+    """Points that P is built from: enough for its directions, at most the pool."""
     return min(pool, max(512, POINTS_A_DIRECTION[method] * (size if method == DENSE else rank)))
 
 
 def _cost(method: str, size: int, points: int, pool: int, rank: int) -> float:
     columns = size if method == DENSE else rank
-    build = COLUMN * columns * _build(method, size, pool, rank)
+    build = COLUMN * columns * build_points(method, size, pool, rank)
     return PASSES[method] * (points + PRODUCTS[method] * pool) + build

@@ -27,7 +27,7 @@ class Pass:
 
 
 def descend(
-    objective: Objective, evaluate: Callable[[], Value], model: Model, held: list[Batch], start: Tensor,
+    objective: Objective, evaluate: Callable[[], Value], model: Model, start: Tensor,
     count: Callable[[int], None],
 ) -> Iterator[Pass]:  # fmt: skip
     """w ← w + α·step for ever; a step that leads up is made shorter, at the price of a pass."""
@@ -41,7 +41,8 @@ def descend(
     while True:
         proposal = model.propose(here)
         yield Pass(here, proposal, alpha)
-        alpha = step_length(objective, here, proposal, held, count)
+        proposal = model.propose(here) if model.grown else proposal
+        alpha = step_length(objective, here, proposal, model.held, count)
         now = at(here.w + alpha * proposal.step)
         while not accepted(here, now, proposal):
             yield Pass(here, None, alpha)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
-from infhess.minimizing.choice import DENSE, POOL, Plan
+from infhess.minimizing.choice import DENSE, POOL, Plan, build_points
 from infhess.minimizing.conjugate import conjugate_gradients
 from infhess.minimizing.objective import Value
 from infhess.minimizing.pool_curvature import Inverse, PoolCurvature, dense_inverse, nystrom_inverse
@@ -45,25 +45,36 @@ class Proposal:
 
 
 class PoolNewton:
-    """−H⁻¹g: conjugate gradients on the pool's Hessian, preconditioned, with y = H s + (Δg − Δg of the pool) put in."""
+    """−H⁻¹g: conjugate gradients on the pool's Hessian, preconditioned, with y = H s + (Δg − Δg of the pool) put in.
+
+    Attributes:
+        grown: whether the pool has grown since the last proposal.
+        points, whole: of the pool, with those held out; and whether that is all the data.
+        held: points that the step length is found on; none where the pool is all the data.
+
+    """
 
     def __init__(self, source: Hessian, plan: Plan, reservoir: Reservoir, memory: float, wide: torch.dtype) -> None:
         self.source, self.plan, self.reservoir, self.memory, self.wide = source, plan, reservoir, memory, wide
         self._secants: list[Secant] = []
         self._gradient: Tensor | None = None  # of the pool, at the last point
-        self._take(plan.pool)
         self._inverse: Inverse | None = None
-        self._slow = False
+        self._slow = self.grown = False
+        self._take(plan.pool)
 
     def _take(self, points: int) -> None:
-        self.points, self.whole = points, points >= self.reservoir.points
-        self._chunks = self.reservoir.between(0 if self.whole else self.plan.held, points)
+        self.points, self.whole, self._inverse = points, points >= self.reservoir.points, None
+        first = 0 if self.whole else self.plan.held
+        self.held = self.reservoir.between(0, first) if first else []
+        self._chunks = self.reservoir.between(first, points)
+        build = build_points(self.plan.method, self.source.size, points, self.plan.rank)
+        self._part = self.reservoir.between(first, first + build)
 
     def grow(self) -> bool:
         """Take more of what is kept, where there is more; secants of what the smaller pool missed are gone."""
         if self.points >= self.reservoir.kept:
             return False
-        self._secants, self._gradient = [], None
+        self._secants, self._gradient, self.grown = [], None, True
         self._take(min(GROWTH * self.points, self.reservoir.kept))
         return True
 
@@ -71,9 +82,10 @@ class PoolNewton:
         """At a point where the parameters are."""
         if not bool(here.value.gradient.any()):
             return Proposal(torch.zeros_like(here.w), 0.0, 0.0, 0, False)
+        self.grown = False
         curvature = PoolCurvature(self.source, self._chunks, self.memory, self.wide)
         if self._inverse is None or self._slow:
-            self._inverse = self._built(curvature)
+            self._inverse = self._built()
         if self._gradient is not None and self._secants:
             s, change = self._secants[-1]
             self._secants[-1] = Secant(s, change - curvature.gradient)
@@ -111,12 +123,10 @@ class PoolNewton:
         changes = [secant.change / n for secant, n in zip(self._secants, lengths)]
         return usable([(s, y + c) for s, y, c in zip((S / lengths).unbind(1), Y.unbind(1), changes)])
 
-    def _built(self, curvature: PoolCurvature) -> Inverse:
-        first = 0 if self.whole else self.plan.held
-        part = self.reservoir.between(first, first + self.plan.build)
+    def _built(self) -> Inverse:
         if self.plan.method == DENSE:
-            return dense_inverse(PoolCurvature(self.source, part, self.memory, self.wide))
-        return nystrom_inverse(self.source, part, self.plan.rank, self.wide)
+            return dense_inverse(PoolCurvature(self.source, self._part, self.memory, self.wide))
+        return nystrom_inverse(self.source, self._part, self.plan.rank, self.wide)
 
 
 class AroundP:
@@ -124,7 +134,10 @@ class AroundP:
 
     def __init__(self, source: Hessian, plan: Plan, reservoir: Reservoir, memory: float, wide: torch.dtype) -> None:
         self.source, self.plan, self.wide, self.points, self.whole = source, plan, wide, plan.pool, False
-        self._part: list[Batch] = reservoir.between(plan.held, plan.held + plan.build)
+        build = build_points(plan.method, source.size, plan.pool, plan.rank)
+        self._part = reservoir.between(plan.held, plan.held + build)
+        self.held: list[Batch] = reservoir.between(0, plan.held)
+        self.grown = False
         self._inverse: Inverse | None = None
         self._pairs: list[tuple[Tensor, Tensor]] = []
 

@@ -153,8 +153,7 @@ class Run:
         self.notes += [*told(plan, self.reservoir), *self._differences()]
         kind = AroundP if plan.method == SECANTS else PoolNewton
         model: Model = kind(self.source, plan, self.reservoir, self.memory / 4, self.objective.wide)
-        held = self.reservoir.between(0, plan.held) if plan.held else []
-        for found in descend(self.objective, self._full, model, held, self.best, self._count):
+        for found in descend(self.objective, self._full, model, self.best, self._count):
             yield self._noted(found, model)
             if found.proposal is not None and found.proposal.negative:
                 self.stopped, self.gap = "not convex: negative curvature was seen on the pool", UNKNOWN

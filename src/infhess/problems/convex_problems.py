@@ -120,14 +120,14 @@ class ConvexProblem:
         return (H + H.mT) / 2 + self.l2 * torch.eye(len(H), dtype=H.dtype)
 
     def _newton_direction(self, W: Tensor, g: Tensor) -> Tensor:
-        """H⁻¹g: dense where there are few weights, else by conjugate gradients to a residual of 1e-8."""
+        """H⁻¹g: dense where there are few weights, else by conjugate gradients to a residual of 1e-3."""
         if W.numel() <= LARGEST_DENSE:
             dense: Tensor = torch.linalg.solve(self.hessian(W), g.reshape(-1))
             return dense.view_as(W)
         x, y = self.data
         curved = second(self.loss_of, x @ W.detach().mT, y)
         d, r, p = torch.zeros_like(g), g, g
-        while float(r.norm()) > 1e-8 * float(g.norm()):
+        while float(r.norm()) > 1e-3 * float(g.norm()):
             Hp = (curved @ (x @ p.mT)[:, :, None])[:, :, 0].mT @ x / len(x) + self.l2 * p
             a = r.square().sum() / (p * Hp).sum()
             d, before, r = d + a * p, r, r - a * Hp

@@ -63,7 +63,7 @@ def infhess(problem: ConvexProblem, record: Recorder) -> None:
     """`minimize` to 1e-9, on batches in an order of the seed's own."""
     x, y = problem.data
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(record.template.seed))
-    batches = [(x[i], y[i]) for i in order.split(record.template.batch_size)]
+    batches = [(x[i], y[i]) for i in torch.split(order, record.template.batch_size)]
     model = problem.model()
 
     def note(row: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def adam_cosine(rate: float, passes: int, problem: ConvexProblem, record: Record
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(passes):
-        for i in torch.randperm(record.n, generator=g).split(256):
+        for i in torch.split(torch.randperm(record.n, generator=g), 256):
             optimizer.zero_grad()
             loss((x[i], y[i])).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -190,7 +190,7 @@ def sketchy_svrg(rho: float, problem: ConvexProblem, record: Recorder) -> None:
         values, U, shift, rate = found
         anchor, mean = W.detach().clone(), gradient(problem.data)
         record.points += n
-        for i in torch.randperm(n, generator=g).split(256):
+        for i in torch.split(torch.randperm(n, generator=g), 256):
             now, batch = W.detach().clone(), (x[i], y[i])
             there = gradient(batch)
             W.data.copy_(anchor)

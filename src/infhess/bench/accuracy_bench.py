@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from statistics import median
 
 import torch
 
@@ -76,10 +76,8 @@ def solved(template: Row, best: float, start: float) -> list[Row]:
     method = infhess if template.method == MINIMIZE else solvers(problem)[template.method]
     warm_up()
     record = Recorder(problem, template, best, start)
-    try:
+    with suppress(EnoughError):
         method(problem, record)
-    except EnoughError:
-        pass
     return thinned(record.rows) or [replace(template, loss=math.inf)]
 
 
@@ -90,7 +88,7 @@ def warm_up() -> None:
 
     w = torch.zeros(200, 1, dtype=torch.float64, requires_grad=True)
     x = torch.randn(600, 200, dtype=w.dtype, generator=torch.Generator().manual_seed(0))
-    minimize(lambda b: (b @ w - 1).square().mean(), [w], list(x.split(50)))
+    minimize(lambda b: (b @ w - 1).square().mean(), [w], list(torch.split(x, 50)))
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:

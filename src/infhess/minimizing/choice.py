@@ -7,7 +7,8 @@ from dataclasses import dataclass
 DENSE, POOL, SECANTS, SGD = "dense Newton", "pool-Newton", "L-BFGS around P", "sgd"
 # All the data is the pool up to ALL points, and POOL_POINTS of them beyond; an eighth of a sample is held out.
 POOL_POINTS, ALL, HELD_OUT = 8192, 16_384, 8
-RANK = 128
+# Directions of P, and pool points for each at the least: with fewer, building P costs more than it saves.
+RANK, POINTS_A_RANK = 128, 32
 # Points that a preconditioner is built from, for each direction.
 POINTS_A_DIRECTION = {DENSE: 8, POOL: 16, SECANTS: 16}
 # Seen on the problems of the bench: passes, and products with the pool in each; a column of a block costs ¾ of a product.
@@ -31,7 +32,7 @@ class Plan:
 def planned(size: int, points: int, kept: int, memory: float, itemsize: int) -> Plan:
     """For so many weights and data points, of which so many are kept."""
     pool = points if points <= min(ALL, kept) else min(POOL_POINTS, kept)
-    rank = max(1, min(RANK, size, int(memory / 8 / (size * itemsize))))
+    rank = max(1, min(RANK, size, pool // POINTS_A_RANK, int(memory / 8 / (size * itemsize))))
     held = pool // HELD_OUT if pool < points else 0
     costs = {m: _cost(m, size, points, pool, rank) for m in (DENSE, POOL, SECANTS)}
     allowed = dict(costs)

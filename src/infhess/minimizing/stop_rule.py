@@ -61,7 +61,7 @@ def extrapolated(decrease: float, before: float, now: float) -> float:
 def spread(method: str, whole: bool, left: float, gap: float) -> float:
     """Of log δ̂ around log δ: of the sample, of what the solver left, and of the way that the loss is no quadratic."""
     sample = 1.2 if method == SECANTS else 0.1 if whole else 0.65
-    return math.sqrt(sample**2 + min(left, 1.0) + (0.3 if gap > 1e-2 else 0.0) ** 2)
+    return math.sqrt(sample**2 + min(left, 1.0) + (0.6 if gap > 1e-2 else 0.0) ** 2)
 
 
 def idle(rows: Sequence[Row], rounding: float) -> bool:

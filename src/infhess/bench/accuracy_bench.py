@@ -234,3 +234,23 @@ def figure(axes: Axes, folder: Path) -> Figure:
         row[0].set_ylabel(f"{name}: gap")
     path = plots.save_panels(fig, grid, folder / "accuracy.svg", columns=3)
     return Figure(path, "Gap to the optimum against passes of gradients, work and seconds; thin lines are seeds.")
+
+
+def picture(path: Path, seed: int) -> Path:
+    """One run on digits: the gap as `minimize` has it with its bound, and as it is."""
+    from infhess.minimizing import minimize
+
+    p = accuracy_problem("digits")
+    best, start = p.value(p.solved()), p.value(p.model())
+    model, true, (x, y) = p.model(), [], p.data
+    order = torch.split(torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)), 32)
+    result = minimize(
+        p.loss(model), model.parameters(), [(x[i], y[i]) for i in order], gap=1e-10,
+        callback=lambda row: true.append((p.value(model) - best) / (start - best)),
+    )  # fmt: skip
+    fig, ax = plots.figure(6.0, 3.8)
+    result.plot(ax)
+    ax.plot(range(1, len(true) + 1), true, "x", color=plots.INK, label="true gap")
+    ax.set_title("minimize on scikit-learn's digits: softmax, 650 weights", loc="left")
+    ax.legend(frameon=False)
+    return plots.save(fig, path)

@@ -174,7 +174,8 @@ def _accuracy(folder: Path, seeds: list[int], quick: bool, fresh: bool) -> None:
             _in_turn(comparison.optima([name]), file)
             _in_turn(comparison.jobs(file.rows, [name], seeds), file)
     text = comparison.report(file.rows, folder, seeds)
-    typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
+    run = comparison.picture(folder / "run.png", seeds[0])
+    typer.echo(f"{text}\nrows: {file.path}\none run: {run}\nreport: {folder / 'report.html'}")
 
 
 @bench.command()

@@ -50,7 +50,10 @@ def pool_of(monkeypatch, points):
 
 
 def test_the_bound_holds_on_small_problems(monkeypatch):
-    cases = [small(squares_loss, n=1500), *(small(loss, k, n=1500) for loss, k in ((logistic, 1), (softmax, 4), (poisson, 1)))]
+    cases = [
+        small(squares_loss, n=1500),
+        *(small(loss, k, n=1500) for loss, k in ((logistic, 1), (softmax, 4), (poisson, 1))),
+    ]
     found = []
     for (i, problem), l2, points in product(enumerate(cases), (1e-5, 1e-2), (0, 200, 500)):
         pool_of(monkeypatch, points)

@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.minimizing.choice import DENSE, POOL, Plan, build_points
-from infhess.minimizing.conjugate import conjugate_gradients
+from infhess.minimizing.conjugate import Solved, conjugate_gradients
 from infhess.minimizing.objective import Value
 from infhess.minimizing.pool_curvature import Inverse, PoolCurvature, dense_inverse, nystrom_inverse
 from infhess.minimizing.reservoir import Reservoir
@@ -42,6 +42,20 @@ class Proposal:
     left: float
     iterations: int
     negative: bool
+
+
+def nothing_left(here: Point) -> Proposal:
+    """Where the gradient is zero."""
+    return Proposal(torch.zeros_like(here.w), 0.0, 0.0, 0, False)
+
+
+def proposed(g: Tensor, d: Tensor, found: Solved, negative: bool) -> Proposal:
+    """−d where it leads down, else −g; nothing is known of the gap where no curvature was seen at all."""
+    slope, negative = float(g @ d), negative or found.negative
+    if not slope > 0:
+        return Proposal(-g, math.inf, 1.0, found.iterations, negative)
+    flat = found.left == 1.0 and found.iterations == 1
+    return Proposal(-d, math.inf if flat else slope / 2, found.left, found.iterations, negative)
 
 
 class PoolNewton:
@@ -80,33 +94,30 @@ class PoolNewton:
 
     def propose(self, here: Point) -> Proposal:
         """At a point where the parameters are."""
-        if not bool(here.value.gradient.any()):
-            return Proposal(torch.zeros_like(here.w), 0.0, 0.0, 0, False)
+        g, solved = here.value.gradient, []
+        if not bool(g.any()):
+            return nothing_left(here)
         self.grown = False
         curvature = PoolCurvature(self.source, self._chunks, self.memory, self.wide)
         if self._inverse is None or self._slow:
             self._inverse = self._built()
+        self._complete(curvature)
+
+        def inverse(q: Tensor) -> Tensor:
+            solved.append(conjugate_gradients(curvature.product, q, P2.apply, TOLERANCE, MOST))
+            return solved[-1].x
+
+        P2 = self._inverse
+        d = two_loops(self._pairs(curvature), g, inverse)
+        self._slow = solved[0].iterations > SLOW[self.plan.method]
+        self._gradient = None if self.whole else curvature.gradient
+        return proposed(g, d, solved[0], P2.negative)
+
+    def _complete(self, curvature: PoolCurvature) -> None:
+        """Take the pool's gradient here off the newest secant, which had it at the point before."""
         if self._gradient is not None and self._secants:
             s, change = self._secants[-1]
             self._secants[-1] = Secant(s, change - curvature.gradient)
-        left, iterations, negative, flat = 0.0, 0, self._inverse.negative, False
-        inverse = self._inverse.apply
-
-        def solve(q: Tensor) -> Tensor:
-            nonlocal left, iterations, negative, flat
-            found = conjugate_gradients(curvature.product, q, inverse, TOLERANCE, MOST)
-            left, iterations, negative = found.left, found.iterations, negative or found.negative
-            flat = found.left == 1.0 and iterations == 1
-            return found.x
-
-        g = here.value.gradient
-        d = two_loops(self._pairs(curvature), g, solve)
-        self._slow = iterations > SLOW[self.plan.method]
-        self._gradient = None if self.whole else curvature.gradient
-        if not float(g @ d) > 0:
-            return Proposal(-g, math.inf, 1.0, iterations, negative)
-        # Where no curvature was seen at all nothing is known of the gap.
-        return Proposal(-d, math.inf if flat else float(g @ d) / 2, left, iterations, negative)
 
     def learn(self, before: Point, after: Point) -> None:
         """A secant of what the pool misses: the full gradient's change less the pool's own."""
@@ -144,7 +155,7 @@ class AroundP:
     def propose(self, here: Point) -> Proposal:
         """At a point where the parameters are."""
         if not bool(here.value.gradient.any()):
-            return Proposal(torch.zeros_like(here.w), 0.0, 0.0, 0, False)
+            return nothing_left(here)
         if self._inverse is None:
             self._inverse = nystrom_inverse(self.source, self._part, self.plan.rank, self.wide)
         pairs, P2 = usable(self._pairs), self._inverse.apply

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -72,16 +73,14 @@ def parts_of(batch: Batch, most: int) -> list[Batch]:
     return sliced([batch], -(-size_of(batch) // most)) if size_of(batch) > most else [batch]
 
 
-class gradients_kept:
+@contextmanager
+def gradients_kept(flat: Flat) -> Iterator[None]:
     """After the block `.grad` of every parameter is what it was."""
-
-    def __init__(self, flat: Flat) -> None:
-        self._params, self._before = flat.params, [p.grad for p in flat.params]
-
-    def __enter__(self) -> None:
-        for p in self._params:
+    before = [p.grad for p in flat.params]
+    try:
+        for p in flat.params:
             p.grad = None
-
-    def __exit__(self, *_: Any) -> None:
-        for p, g in zip(self._params, self._before):
+        yield
+    finally:
+        for p, g in zip(flat.params, before):
             p.grad = g

@@ -93,6 +93,15 @@ def test_the_report_in_small(tmp_path):
     }
 
 
+def test_where_nobody_else_arrives_it_is_what_the_nearest_had_spent():
+    def row(method, passes, loss):
+        return Row(accuracy_bench.EXPERIMENT, "p", method, 100, 0, passes * 10, 0, 1.0, loss, 1.0)
+
+    rows = [row(EXACT, 1, 0.0), row(START, 0, 1.0), row("torch L-BFGS", 40, 1e-5), row("SciPy L-BFGS-B", 9, 1e-2)]
+    passes, word = accuracy_bench.Axes(rows).least("passes", "p", ["torch L-BFGS", "SciPy L-BFGS-B", "saga"], 1e-8)
+    assert (passes, word) == (40, ", which torch L-BFGS had spent at 1e-05")
+
+
 def test_a_run_that_wrote_nothing_is_lost():
     assert accuracy_bench.thinned([]) == []
     rows = [Row("e", "p", "m", data_points=i, loss=1 / (i + 1)) for i in range(2000)]

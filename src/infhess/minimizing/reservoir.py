@@ -19,7 +19,7 @@ class Reservoir:
     It keeps everything until that takes more than `memory` bytes, and then a sample of `capacity` points.
 
     Attributes:
-        points: data points seen.
+        points, kept: data points seen, and those of them that are kept.
         whole: whether all of them are kept.
         cut: whether batches may be cut and joined; else they are kept or not as they come.
 
@@ -28,7 +28,7 @@ class Reservoir:
     def __init__(self, memory: float, capacity: int, generator: torch.Generator) -> None:
         self.memory, self.capacity, self.cut, self._generator = memory, capacity, True, generator
         self.notes: list[str] = []
-        self.points, self.whole, self.bytes = 0, True, 0
+        self.points, self.kept, self.whole, self.bytes = 0, 0, True, 0
         self._parts: list[tuple[Tensor, Batch]] = []  # keys and points
 
     def add(self, batch: Batch) -> None:
@@ -36,7 +36,7 @@ class Reservoir:
         n = size_of(batch)
         keys = torch.rand(n if self.cut else 1, generator=self._generator, dtype=torch.float64).expand(n)
         self._parts.append((keys, batch))
-        self.points, self.bytes = self.points + n, self.bytes + bytes_of(batch)
+        self.points, self.kept, self.bytes = self.points + n, self.kept + n, self.bytes + bytes_of(batch)
         if self.whole and self.bytes > self.memory:
             # A sample is not to take more than all of the data might.
             self.capacity = max(1, min(self.capacity, int(self.points * self.memory / self.bytes / 2)))
@@ -46,8 +46,9 @@ class Reservoir:
 
     def _prune(self) -> None:
         limit = self._key(self.capacity)
-        self._parts = [(keys[keys <= limit], _picked(batch, keys <= limit, self.cut)) for keys, batch in self._parts
-                       if bool((keys <= limit).any())]  # fmt: skip
+        masks = [(keys <= limit, keys, batch) for keys, batch in self._parts]
+        self._parts = [(keys[m], _picked(batch, m, self.cut)) for m, keys, batch in masks if bool(m.any())]
+        self.kept = sum(len(keys) for keys, _ in self._parts)
 
     def _key(self, rank: int) -> float:
         """The key of that rank, counted from 1; above all of them where there are fewer."""
@@ -78,11 +79,6 @@ class Reservoir:
             return
         keys = torch.cat([keys for keys, _ in self._parts])
         self._parts = list(zip(torch.split(keys, [size_of(c) for c in chunks]), chunks))
-
-    @property
-    def kept(self) -> int:
-        """Points kept."""
-        return sum(len(keys) for keys, _ in self._parts)
 
     @property
     def bytes_kept(self) -> int:

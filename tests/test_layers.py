@@ -23,6 +23,7 @@ LAYERS = [
     {"preconditioners"},
     {"spectra"},
     {"optim"},
+    {"minimizing"},
     {"problems", "data"},
     {"harness"},
     {"experiments", "bench"},

@@ -103,6 +103,7 @@ PLAIN = {
     "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "Checkpointed.load_state_dict",
     "SelfDriving.reset", "SelfDriving.zero_grad", "RateFree.zero_grad",
     "Density.cdf", "Density.interval", "Density.plot", "Share.interval",
+    "Minimum.gap_upper", "Minimum.plot", "BatchSource.count_products",
     "Along.interval", "Estimate.interval", "Estimate.upper", "BatchSource.points_of",
     # sources of the optimizer alone, which is guarded
     *(f"{source}.{name}" for source in ("Pool", "Blockwise", "ScaledSource") for name in

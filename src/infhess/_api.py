@@ -4,6 +4,7 @@ from infhess._version import __version__
 from infhess.active import State, infer, infer_steps
 from infhess.curvature import BatchSource, DoubleBackwardError, Fisher, GaussNewton, Hessian, Products, Source, select
 from infhess.lowrank import LowRank, Operator, SingularError
+from infhess.minimizing import Minimum, minimize
 from infhess.optim import NothingSeenError, Preconditioned, Rate, RateFree, RateReport, Report, Snapshot
 from infhess.posterior import (
     ContradictionError,
@@ -83,6 +84,9 @@ __all__ = [
     "RateReport",
     "Report",
     "Snapshot",
+    # convex problems in one call
+    "Minimum",
+    "minimize",
     # errors: each is a ValueError
     "ContradictionError",
     "DoubleBackwardError",

@@ -145,7 +145,10 @@ def convex(
     seed: FirstSeed = 0,
     seeds: Seeds = 5,
     tune: Annotated[bool, typer.Option("--tune", help="Find the baselines' best settings, on another seed.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data, one seed.")] = False,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="minimize to eight digits, beside solvers; timed one by one.")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A few small problems that need no data, one seed.")] = False,
     fresh: Fresh = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
@@ -153,6 +156,8 @@ def convex(
     """Convex problems: infhess and what users would pick instead, in data points read, in work and in seconds.
 
     Example: `infhess bench convex --seed 100 --data-dir data`
+
+    Example: `infhess bench convex --accuracy --quick`
     """
     with remedies():
         from infhess.bench import convex_bench, convex_report
@@ -166,6 +171,10 @@ def convex(
 
         plots.require()
         use(data_dir)
+        if accuracy and tune:
+            raise ValueError("expected at most one of --accuracy and --tune")
+        if accuracy:
+            return _accuracy(out or Path("runs/bench-convex-accuracy"), _seeds(seed, seeds, quick), quick, fresh)
         show.not_installed(missing(METHODS))
         folder = out or Path("runs/bench-convex-tuning" if tune else "runs/bench-convex")
         file, budgets = RowFile(folder, fresh=fresh), convex_bench.QUICK if quick else convex_bench.BUDGETS
@@ -178,6 +187,23 @@ def convex(
             show.run(list(jobs(reported, budgets)), file, workers)
         text = convex_report.report(file.rows, reported, folder)
         return typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
+
+
+def _accuracy(folder: Path, seeds: list[int], quick: bool, fresh: bool) -> None:
+    """minimize and solvers to eight digits, one after the other."""
+    from infhess.bench import accuracy_bench as comparison
+    from infhess.harness.rows import RowFile
+    from infhess.harness.timing import on_threads
+
+    file = RowFile(folder, fresh=fresh)
+    names = comparison.QUICK if quick else (*comparison.KNOWN, *comparison.NEW)
+    with on_threads(1):
+        for name in names:  # a problem at a time is in memory
+            _in_turn(comparison.optima([name]), file)
+            _in_turn(comparison.jobs(file.rows, [name], seeds), file)
+    text = comparison.report(file.rows, folder, seeds)
+    run = comparison.picture(folder / "run.png", seeds[0])
+    typer.echo(f"{text}\nrows: {file.path}\none run: {run}\nreport: {folder / 'report.html'}")
 
 
 @bench.command()

@@ -164,11 +164,12 @@ class BatchSource(Source):
         return Y
 
     def _count(self, local: Local, products: int) -> None:
-        self._count_points(products, local.points)
+        self.count_products(products, local.points)
         self.watch.random |= local.watch.random
         self.watch.batch_statistics |= local.watch.batch_statistics
 
-    def _count_points(self, products: int, points: int) -> None:
+    def count_products(self, products: int, points: int) -> None:
+        """Note down products with so many points each."""
         self.products += products
         self.product_points += products * points
 
@@ -265,14 +266,14 @@ class Hessian(BatchSource):
     def gradient_at(self, batch: Batch, seed: int) -> Tensor:
         """The gradient of one batch without its curvature, flat; counted as a product, which costs about as much."""
         points = self.points_of(batch)
-        self._count_points(1, points)
+        self.count_products(1, points)
         local: Local = DifferenceLocal(self.loss, batch, self.flat, seed)
         return (PooledLocal(local, self._own_points(batch)) if self._in_several else local).gradient()
 
     @full_precision
     def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:
         """The gradients of slices of a batch, as columns; counted as a product with all of it."""
-        self._count_points(1, self.points_of(batch))
+        self.count_products(1, self.points_of(batch))
         found = slice_gradients(self.loss, batch, pieces, self.flat, self.seed())
         return mean_over_processes(found) if self._in_several else found
 

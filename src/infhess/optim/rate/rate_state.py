@@ -123,7 +123,7 @@ class RateState(Scalars):
             return 1.0
         if not self.slow:
             return self.rule.growth
-        return 1 + (1 / self.steps if self.rule.waning_growth else self.rule.late_growth)
+        return 1 + max(self.rule.late_growth, self.rule.waning_growth / self.steps)
 
     def measure(self, gradient: float) -> None:
         """The root mean square of the gradient at a probe, in units of which ε is meant."""

@@ -15,11 +15,9 @@ from infhess.optim.scalings.diagonal import directions, divided
 from infhess.optim.scalings.gradient_scaling import SQUARES, Own, Scaling
 
 # Sides longer than this are cut into equal blocks, each with a basis of its own.
-BLOCK = 1024
+BLOCKS = (256, 256)
 # Sides longer than this are not rotated.
 CAP = 1 << 16
-# Which sides.
-USE = (True, True)
 # Memory of the second moments of the sides; of .99 and .95 the latter was ahead.
 MEMORY = 0.95
 # Steps between two refreshes of the bases, at the least and as a share of the steps made.
@@ -39,12 +37,12 @@ def sides(shape: Sequence[int]) -> tuple[Side, Side]:
     if len(shape) < 2 or 0 in shape:
         return Side(0, 0), Side(0, 0)
     rows, columns = shape[0], math.prod(shape[1:])
-    return side(rows) if USE[0] else Side(0, 0), side(columns) if USE[1] else Side(0, 0)
+    return side(rows, BLOCKS[0]), side(columns, BLOCKS[1])
 
 
-def side(n: int) -> Side:
+def side(n: int, longest: int) -> Side:
     """The fewest equal blocks that are short enough; none for sides of 1, and for those that cannot be cut."""
-    least = -(-n // BLOCK)
+    least = -(-n // longest)
     blocks = next((k for k in range(least, 2 * least) if n % k == 0), 0) if 1 < n <= CAP else 0
     return Side(blocks, n // blocks) if blocks else Side(0, 0)
 
@@ -55,7 +53,7 @@ class Kronecker(Scaling):
     The first gradient of a parameter gives its bases and nothing else: in its own basis a gradient says nothing of v.
     """
 
-    name, rule, beta, eps = "kronecker", KRONECKER, 0.99, 1e-3
+    name, rule, beta, eps = "kronecker", KRONECKER, 0.99, 3e-5
 
     def fresh(self, w: Tensor) -> Own:
         """v of the shape of w, in rotated coordinates; second moment and basis of each side that is rotated."""
@@ -185,9 +183,14 @@ def first_basis(P: Tensor) -> Tensor:
     """
     P = P.to(small_dtype(P.device))
     if P.shape[1] <= P.shape[2]:
-        return torch.linalg.eigh(P @ P.mT).eigenvectors.flip(2)
-    V = torch.linalg.eigh(P.mT @ P).eigenvectors.flip(2)
-    return torch.linalg.qr(P @ V, mode="complete").Q
+        return _eigenvectors(P @ P.mT)
+    Q: Tensor = torch.linalg.qr(P @ _eigenvectors(P.mT @ P), mode="complete").Q
+    return Q
+
+
+def _eigenvectors(S: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.eigh(S).eigenvectors
+    return found.flip(2)
 
 
 def refresh_is_due(step: int) -> bool:

@@ -72,9 +72,7 @@ class RateState(Scalars):
 
     def see(self, log_ratio: float) -> None:
         """One reading: the logarithm of √(gᵀDg/hᵀDh)."""
-        passed = math.log((self.steps + 1) / max(self.steps_at_probe, 1.0))
-        drift = FILTER.drift + self.rule.aging * max(passed, 0.0)
-        self.log_rate, self.variance = filtered(self.log_rate, self.variance, log_ratio, drift)
+        self.log_rate, self.variance = filtered(self.log_rate, self.variance, log_ratio)
 
     @property
     def allowed(self) -> float:

@@ -34,7 +34,6 @@ class RateFreeRule:
     grown: float = 2.0  # by this factor
     longer: float = 4.0  # a direction so many times longer than usual is cut to that
     memory: float = 0.9  # of the moving average of lengths
-    aging: float = 0.0  # drift of the filter for a doubling of steps, over ln 2
     largest_gradient: bool = False  # ε in units of the largest gradient of all probes, not of the last one
     batch_memory: float = 0.7  # of the moving average of batch sizes, a probe: a short last batch is to change little
 
@@ -67,6 +66,5 @@ KRONECKER = RateFreeRule(
     waning_growth=1.0,
     share=0.25,
     early=math.inf,
-    aging=0.1,
     largest_gradient=True,
 )

@@ -167,8 +167,10 @@ def _turned(G: Tensor, left: Tensor | None, right: Tensor | None, *, inverse: bo
         return G
     if len(right) == 1:
         return G @ (right[0].T if inverse else right[0])
-    parts = G.view(len(G), len(right), -1).transpose(0, 1)
-    return torch.bmm(parts, right.mT if inverse else right).transpose(0, 1).reshape(G.shape)
+    found = torch.empty_like(G)  # written to where it belongs: a copy of turned blocks would take as long as their product
+    before, after = (X.view(len(G), len(right), -1).transpose(0, 1) for X in (G, found))
+    torch.bmm(before, right.mT if inverse else right, out=after)
+    return found
 
 
 def _matmul(A: Tensor, B: Tensor) -> Tensor:

@@ -167,7 +167,9 @@ def _turned(G: Tensor, left: Tensor | None, right: Tensor | None, *, inverse: bo
         return G
     if len(right) == 1:
         return G @ (right[0].T if inverse else right[0])
-    found = torch.empty_like(G)  # written to where it belongs: a copy of turned blocks would take as long as their product
+    found = torch.empty_like(
+        G
+    )  # written to where it belongs: a copy of turned blocks would take as long as their product
     before, after = (X.view(len(G), len(right), -1).transpose(0, 1) for X in (G, found))
     torch.bmm(before, right.mT if inverse else right, out=after)
     return found

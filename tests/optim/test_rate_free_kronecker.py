@@ -158,6 +158,22 @@ def test_half_precision_has_state_in_single(dtype):
     assert loss(x).item() < 0.1 * start
 
 
+@pytest.mark.parametrize("block", [1024, 2])
+def test_strides_do_not_matter(monkeypatch, block):
+    """A transposed matrix and a convolution whose channels come last train as the contiguous ones do."""
+    monkeypatch.setattr(rotated, "BLOCKS", (block, block))
+    x, found = randn(16, 4, 5, 5), []
+    for turned in (False, True):
+        kernel, dense = randn(6, 4, 3, 3, seed=1), randn(2, 6, seed=2)
+        kernel = nn.Parameter(kernel.to(memory_format=torch.channels_last) if turned else kernel)
+        dense = nn.Parameter(dense.T.contiguous().T if turned else dense)
+        assert dense.is_contiguous() is kernel.is_contiguous() is not turned
+        loss = lambda b, k=kernel, d=dense: (functional.conv2d(b, k).tanh().mean((2, 3)) @ d.T - 1).square().mean()  # noqa: E731
+        run(rate_free([kernel, dense]), loss, [x], 25)
+        found.append(torch.cat([kernel.detach().reshape(-1), dense.detach().reshape(-1)]))
+    close(found[1], found[0], 1e-9)
+
+
 def test_groups_have_betas_of_their_own_and_late_ones_begin_with_bases():
     first, late, x = nn.Parameter(randn(3, 3)), nn.Parameter(randn(3, 3, seed=1)), randn(16, 3)
     loss = lambda b: (b @ (first - 1)).square().mean() + (b @ (late - 1)).square().mean()  # noqa: E731

@@ -88,8 +88,9 @@ class Kronecker(Scaling):
         count = float(own["step"])
         if not count:
             return torch.zeros_like(x)
-        squares = own[SQUARES] if not _rotated(own) else as_matrix(own[SQUARES])
-        return back(own, divided(squares, count, beta, eps, forth(own, g), forth(own, x)), x)
+        if not _rotated(own):
+            return divided(own[SQUARES], count, beta, eps, g, x)
+        return back(own, divided(own[SQUARES], count, beta, eps, forth(own, g), forth(own, x)))
 
     def directions(
         self, owns: Sequence[Own], ages: Sequence[float], beta: float, eps: float, grads: list[Tensor]
@@ -97,12 +98,13 @@ class Kronecker(Scaling):
         """Those of Adam in rotated coordinates, turned back; zero for first gradients."""
         if not min(ages):
             return self._some_new(owns, ages, beta, eps, grads)
-        turned = [forth(own, g).view(g.shape) for own, g in zip(owns, grads)]
+        matrices, turned = [i for i, own in enumerate(owns) if _rotated(own)], list(grads)
+        for i in matrices:
+            turned[i] = forth(owns[i], grads[i])
         found, factor = directions(owns, [age - 1 for age in ages], beta, eps, turned)
-        found = [back(own, d, d) for own, d in zip(owns, found)]
-        for own, age, g in zip(owns, ages, grads):
-            if _rotated(own):
-                self._learn(own, int(age) + 1, g)
+        for i in matrices:
+            found[i] = back(owns[i], found[i])
+            self._learn(owns[i], int(ages[i]) + 1, grads[i])
         return found, factor
 
     def _some_new(
@@ -133,7 +135,7 @@ class Kronecker(Scaling):
 
 def as_matrix(g: Tensor) -> Tensor:
     """(out, in · k · k)."""
-    return g.reshape(g.shape[0], -1) if g.ndim > 1 else g
+    return g.contiguous().view(g.shape[0], -1) if g.ndim > 1 else g
 
 
 def _rotated(own: Own) -> bool:
@@ -151,32 +153,37 @@ def _columns(G: Tensor, basis: Tensor) -> Tensor:
 
 
 def forth(own: Own, g: Tensor) -> Tensor:
-    """Q_Lᵀ G Q_R."""
-    return _turned(as_matrix(g), own.get(LEFT[1]), own.get(RIGHT[1]), inverse=False)
+    """Q_Lᵀ G Q_R, of the shape of g."""
+    return _turned(g, own.get(LEFT[1]), own.get(RIGHT[1]), inverse=False)
 
 
-def back(own: Own, d: Tensor, like: Tensor) -> Tensor:
-    """Q_L G Q_Rᵀ, of the shape of `like`."""
-    return _turned(as_matrix(d), own.get(LEFT[1]), own.get(RIGHT[1]), inverse=True).view(like.shape)
+def back(own: Own, d: Tensor) -> Tensor:
+    """Q_L G Q_Rᵀ, of the shape of d."""
+    return _turned(d, own.get(LEFT[1]), own.get(RIGHT[1]), inverse=True)
 
 
-def _turned(G: Tensor, left: Tensor | None, right: Tensor | None, *, inverse: bool) -> Tensor:
+def _turned(g: Tensor, left: Tensor | None, right: Tensor | None, *, inverse: bool) -> Tensor:
+    G = as_matrix(g)
     if left is not None:
-        G = _matmul(left if inverse else left.mT, _rows(G, left)).view(G.shape)
-    if right is None:
-        return G
-    if len(right) == 1:
-        return G @ (right[0].T if inverse else right[0])
-    found = torch.empty_like(
-        G
-    )  # written to where it belongs: a copy of turned blocks would take as long as their product
-    before, after = (X.view(len(G), len(right), -1).transpose(0, 1) for X in (G, found))
-    torch.bmm(before, right.mT if inverse else right, out=after)
+        G = _rows_turned(G, left if inverse else left.mT)
+    if right is not None:
+        G = _columns_turned(G, right.mT if inverse else right)
+    return G if G.shape == g.shape else G.view(g.shape)
+
+
+def _rows_turned(G: Tensor, Q: Tensor) -> Tensor:
+    """Q G, block by block."""
+    return Q[0] @ G if len(Q) == 1 else torch.bmm(Q, _rows(G, Q)).view(G.shape)
+
+
+def _columns_turned(G: Tensor, Q: Tensor) -> Tensor:
+    """G Q, block by block, written to where it belongs: a copy of the blocks would take as long as their product."""
+    if len(Q) == 1:
+        return G @ Q[0]
+    found = torch.empty_like(G)
+    before, after = (X.view(len(G), len(Q), -1).transpose(0, 1) for X in (G, found))
+    torch.bmm(before, Q, out=after)
     return found
-
-
-def _matmul(A: Tensor, B: Tensor) -> Tensor:
-    return torch.bmm(A, B) if len(A) > 1 else A[0] @ B[0]
 
 
 def _gather(own: Own, G: Tensor, weight: float) -> None:

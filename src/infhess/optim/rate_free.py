@@ -107,7 +107,7 @@ class RateFree(Averaging):
 
     @property
     def _scaling(self) -> Scaling:
-        return SCALINGS[self.defaults["scaling"]]
+        return SCALINGS[self.defaults.get("scaling", "diagonal")]
 
     @property
     def _rate_state(self) -> RateState:

@@ -79,7 +79,8 @@ class RateState(Scalars):
         """The rate that curvature allows for: σ (b/32)^⅓ e^X; infinite before the first reading."""
         if math.isnan(self.log_rate):
             return math.inf
-        batch = math.log((self.points or self.rule.reference_batch) / self.rule.reference_batch)
+        points = min(self.points or self.rule.reference_batch, self.rule.largest_batch)
+        batch = math.log(points / self.rule.reference_batch)
         return self.rule.sigma * math.exp(self.rule.batch_power * batch + self.log_rate)
 
     @property

@@ -60,7 +60,7 @@ class Kronecker(Scaling):
     The first gradient of a parameter gives its bases and nothing else: in its own basis a gradient says nothing of v.
     """
 
-    name, rule, beta, eps = "kronecker", KRONECKER, 0.99, 3e-5
+    name, rule, beta, eps = "kronecker", KRONECKER, 0.99, 1e-3
 
     def fresh(self, w: Tensor) -> Own:
         """v of the shape of w, in rotated coordinates; second moment and basis of each side that is rotated."""

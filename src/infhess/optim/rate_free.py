@@ -43,15 +43,16 @@ class Live(NamedTuple):
 class RateFree(Averaging):
     """An optimizer for nets that has no learning rate to set.
 
-    z moves by Adam's scaling of the gradient, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x
-    (Defazio et al. 2024). The learning rate is σ √(gᵀDg/hᵀDh), with D Adam's scaling and h = H D g from one Hessian-vector
-    product in eighty steps, filtered over time.
+    z moves by the scaled gradient Dg, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x (Defazio et al.
+    2024). The learning rate is σ √(gᵀDg/hᵀDh), with h = H D g from one Hessian-vector product in eighty steps, filtered over
+    time.
 
     Args:
         params: as for any torch optimizer.
         weight_decay: decoupled, as in AdamW: part of y that goes for each unit of learning rate.
-        scaling: "diagonal", Adam's; or "kronecker": Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al.
-            2024). The latter takes fewer steps, more time for each, and O(in² + out²) more memory for a layer.
+        scaling: D: "diagonal", Adam's; or "kronecker", Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al.
+            2024). The latter takes fewer steps, and for a layer of out × in up to 1280 · out · in operations a step and
+            128 · out + 512 · in numbers of memory more.
         betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients; (.9, .999) by default, (.9, .99)
             where rotated.
         lr: multiplies the learning rate that was found; a scheduler may change it.

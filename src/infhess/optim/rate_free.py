@@ -50,8 +50,8 @@ class RateFree(Averaging):
     Args:
         params: as for any torch optimizer.
         weight_decay: decoupled, as in AdamW: part of y that goes for each unit of learning rate.
-        scaling: D: "diagonal", Adam's; or "kronecker", Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al.
-            2024). The latter takes fewer steps, and for a layer of out × in up to 1280 · out · in operations a step and
+        scaling: D: "diagonal", Adam's; or "kronecker", Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et
+            al. 2024). The latter takes fewer steps, and for a layer of out × in up to 1280 · out · in operations a step and
             128 · out + 512 · in numbers of memory more.
         betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients; (.9, .999) by default, (.9, .99)
             where rotated.

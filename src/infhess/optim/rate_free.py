@@ -83,7 +83,7 @@ class RateFree(Averaging):
         self,
         params: Iterable[Any],
         *,
-        scaling: str = "diagonal",
+        scaling: str = "kronecker",
         weight_decay: float = 0.0,
         betas: tuple[float, float] | None = None,
         lr: float | Tensor = 1.0,

@@ -50,13 +50,14 @@ class RateFree(Averaging):
     Args:
         params: as for any torch optimizer.
         weight_decay: decoupled, as in AdamW: part of y that goes for each unit of learning rate.
-        scaling: D: "diagonal", Adam's; or "kronecker", Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et
-            al. 2024). The latter takes fewer steps, and for a layer of out × in up to 1280 · out · in operations a step and
-            128 · out + 512 · in numbers of memory more.
-        betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients; (.9, .999) by default, (.9, .99)
-            where rotated.
+        scaling: D: "kronecker", Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al. 2024); or "diagonal",
+            Adam's. The former takes fewer steps, and for a layer of out × in up to 1280 · out · in operations a step and
+            128 · out + 512 · in numbers of memory more: with small batches and wide dense layers the latter may be faster.
+        betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients; (.9, .99) by default, (.9, .999)
+            with the diagonal scaling.
         lr: multiplies the learning rate that was found; a scheduler may change it.
-        eps: Adam's ε, in units of the root mean square of the gradient; 1e-8 by default, 1e-3 where rotated.
+        eps: Adam's ε, in units of the root mean square of the gradient, the largest so far; 1e-3 by default. With the diagonal
+            scaling, of the last gradient that was probed; 1e-8.
         maximize: go up.
 
     Call `observe(loss, batch)` between backward and step, with each batch. Evaluate and save the model within `averaged()`, or

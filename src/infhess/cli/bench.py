@@ -216,6 +216,7 @@ def deep(
     safety: Annotated[bool, typer.Option("--safety", help="The paper's net from rates of 1e-6 to 100.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two problems, 100 steps, one seed.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's net at its full width too.")] = False,
+    rates: Annotated[bool, typer.Option("--rates", help="Methods at every rate of their grids, none tuned.")] = False,
     problem: Annotated[
         list[str] | None, typer.Option("--problem", help="This problem alone; give it again for more.")
     ] = None,
@@ -233,7 +234,7 @@ def deep(
     Example: `infhess bench deep --problem mnist-mlp --method "infhess, no learning rate" --method Adam`
     """
     with remedies():
-        from infhess.bench import deep_bench, deep_results
+        from infhess.bench import deep_bench, deep_results, every_rate
         from infhess.bench.deep_baselines import METHODS
         from infhess.cli import show
         from infhess.data import use
@@ -260,6 +261,9 @@ def deep(
             show.run(list(deep_bench.tuning(chosen)), file, workers)
             settings = write_settings(deep_bench.best(file.rows), folder / "tuned-deep.json")
             return typer.echo(f"rows: {file.path}\nsettings: {settings}")
+        if rates:
+            show.run(list(deep_bench.every_rate(chosen)), file, workers)
+            return _summarised(file.path, every_rate.summary(file.rows))
         for jobs in (deep_bench.jobs, deep_bench.starts, deep_bench.units):
             show.run(list(jobs(chosen)), file, workers)
         text = deep_results.report(file.rows, reported, folder)

@@ -20,6 +20,8 @@ from infhess.optim.scalings.gradient_scaling import SQUARES, Own, Scaling
 BLOCKS = (64, 256)
 # More rows or columns are not rotated: so many rows are an embedding's, whose neighbours have nothing in common.
 MOST = (1024, 2**16)
+# Of the largest entry: what orders directions of which the first gradient says nothing.
+TILT = 1e-6
 # Memory of the second moments of the sides; of .99 and .95 the latter was ahead.
 MEMORY = 0.95
 # Steps between two refreshes of the bases, at the least and as a share of the steps made.
@@ -195,20 +197,17 @@ def _gather(own: Own, G: Tensor, weight: float) -> None:
 
 
 def first_basis(P: Tensor) -> Tensor:
-    """Left singular vectors of each block (k, b, n), completed to a basis, the largest first.
+    """Eigenvectors of P Pᵀ of each block (k, b, n), the largest first.
 
-    In double precision: single fails on inputs of low rank, such as images with a border.
+    In double precision: single fails on inputs of low rank, such as images with a border. Where P says nothing, rounding would
+    choose: a diagonal that rises by a millionth of the largest entry does instead, so that equal gradients have equal bases.
     """
     P = P.to(small_dtype(P.device))
-    if P.shape[1] <= P.shape[2]:
-        return _eigenvectors(P @ P.mT)
-    Q: Tensor = torch.linalg.qr(P @ _eigenvectors(P.mT @ P), mode="complete").Q
-    return Q
-
-
-def _eigenvectors(S: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.eigh(S).eigenvectors
-    return found.flip(2)
+    S = P @ P.mT
+    rising = torch.linspace(0.0, TILT, S.shape[1], dtype=S.dtype, device=S.device)
+    tilted = S + torch.diag_embed(S.diagonal(dim1=1, dim2=2).amax(1, keepdim=True) * rising)
+    vectors: Tensor = torch.linalg.eigh(tilted).eigenvectors
+    return vectors.flip(2)
 
 
 def refresh_is_due(step: int) -> bool:

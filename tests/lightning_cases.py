@@ -24,6 +24,7 @@ OWN_WARNINGS = (
     "ignore:The '.*_dataloader' does not have many workers",
     "ignore:The number of training batches",
     "ignore:Checkpoint directory .* exists and is not empty",
+    "ignore:`training_step` returned `None`",
     "ignore:Found .* module\\(s\\) in eval mode",
 )
 POINTS = 320

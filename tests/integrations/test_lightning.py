@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import LearningRateMonitor
@@ -42,7 +41,7 @@ def preconditioned(params):
 def test_nothing_is_needed_but_the_optimizer(make, tmp_path):
     module = Net(make=make).to(F64)
     runs = trainer(tmp_path, callback=False)
-    runs.fit(module, loader(dtype=F64))
+    runs.fit(module, loader(dtype=F64), loader(64, dtype=F64))
     torch.testing.assert_close(weights(module), weights(plain(dtype=F64, make=make)[0]), rtol=1e-9, atol=1e-12)
     assert module.runs == POINTS // 32
 
@@ -106,7 +105,7 @@ def test_clipping_changes_no_learning_rate(tmp_path):
 def test_precisions(precision, tmp_path):
     runs, _ = fit(tmp_path, precision=precision, dtype=F64 if precision == "64-true" else torch.float32)
     assert runs.optimizers[0].rate.value > 0
-    assert runs.callback_metrics["val"] < 1.1
+    assert runs.callback_metrics["val"] < 1.12
 
 
 def test_what_training_step_logs_is_not_touched(tmp_path):
@@ -154,7 +153,7 @@ def test_sharpness_changes_nothing_and_knows_validation_data(tmp_path):
 def test_files_of_loggers(tmp_path):
     for logger in (TensorBoardLogger(tmp_path), CSVLogger(tmp_path)):
         runs = trainer(tmp_path, logger=logger, log_every_n_steps=2)
-        runs.fit(Net(), loader())
+        runs.fit(Net(), loader(), loader(64))
     assert list(tmp_path.rglob("events.out.tfevents.*"))
     assert "curvature/rate/low" in next(tmp_path.rglob("metrics.csv")).read_text()
 
@@ -177,5 +176,11 @@ def test_manual_optimization(tmp_path):
 
 
 def test_other_optimizers_are_left_alone(tmp_path):
-    _, module = fit(tmp_path, Net(make=lambda p: torch.optim.SGD(p, lr=0.1)), callbacks=[CurvatureCallback(every=5)])
-    assert isinstance(module, pl.LightningModule)
+    """Sharpness is logged for any of them."""
+    seen = []
+    for callbacks in ([], [CurvatureCallback(every=5)]):
+        module, logger = Net(make=lambda p: torch.optim.SGD(p, lr=0.1)), Memory()
+        trainer(tmp_path, callbacks, callback=False, logger=logger).fit(module, loader(), loader(64))
+        seen.append((weights(module), len(logger.of("sharpness/value/1"))))
+    assert torch.equal(seen[0][0], seen[1][0])
+    assert (seen[0][1], seen[1][1]) == (0, 2)

@@ -64,7 +64,7 @@ class CurvatureCallback(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """As it was."""
         if stage == "fit":
-            del pl_module.on_save_checkpoint
+            vars(pl_module).pop("on_save_checkpoint", None)
 
     # ---- a training batch
 

@@ -106,5 +106,7 @@ def fit(folder, module=None, size=32, dtype=torch.float32, callbacks=(), resume=
     """Train, with validation; the trainer and the module."""
     module = module or Net()
     runs = trainer(folder, callbacks, **options)
-    runs.fit(module.to(dtype), loader(size, shuffle, dtype), loader(64, dtype=dtype), ckpt_path=resume, weights_only=True)
+    runs.fit(
+        module.to(dtype), loader(size, shuffle, dtype), loader(64, dtype=dtype), ckpt_path=resume, weights_only=True
+    )
     return runs, module

@@ -113,7 +113,9 @@ def test_what_training_step_logs_is_not_touched(tmp_path):
     found = []
     for ours in (False, True):
         logger = Memory()
-        runs = trainer(tmp_path, [CurvatureCallback(every=4)] if ours else [], False, logger=logger, log_every_n_steps=1)
+        runs = trainer(
+            tmp_path, [CurvatureCallback(every=4)] if ours else [], False, logger=logger, log_every_n_steps=1
+        )
         runs.fit(Net(norm=True), loader(), loader(64))
         found.append((logger.of("loss"), logger.of("accuracy")))
     assert found[0] == found[1]

@@ -44,7 +44,7 @@ def test_so_does_one_between_validations(weights_only, tmp_path):
     keep = ModelCheckpoint(tmp_path, every_n_train_steps=7, save_top_k=-1, save_weights_only=weights_only)
     fit(tmp_path, Net(True), callbacks=[keep], enable_checkpointing=True)
     between = saved(next(tmp_path.glob("*.ckpt")), True)
-    runs, there = fit(tmp_path, Net(True), max_steps=7, max_epochs=-1)
+    _, there = fit(tmp_path, Net(True), max_steps=7, max_epochs=-1)
     assert torch.equal(weights(between), weights(there))
     for name, buffer in between.named_buffers():
         torch.testing.assert_close(buffer, dict(there.named_buffers())[name])
@@ -65,7 +65,9 @@ def test_a_run_resumes_bit_for_bit(options, when, tmp_path):
     fit(tmp_path, Net(True), callbacks=[keep], enable_checkpointing=True, **options)
     runs, whole = fit(tmp_path, Net(True), max_epochs=2, **options)
     first = next(tmp_path.glob("first*.ckpt"))
-    again, module = fit(tmp_path, Net(True), callbacks=[keep], resume=first, enable_checkpointing=True, max_epochs=2, **options)
+    again, module = fit(
+        tmp_path, Net(True), callbacks=[keep], resume=first, enable_checkpointing=True, max_epochs=2, **options
+    )
     runs.optimizers[0].train()
     again.optimizers[0].train()
     assert again.global_step == runs.global_step
@@ -79,6 +81,6 @@ def test_hooks_of_the_module_are_kept(tmp_path):
         def on_save_checkpoint(self, checkpoint):
             checkpoint["mine"] = 1
 
-    runs, module = fit(tmp_path, Saves(), callbacks=[ModelCheckpoint(tmp_path)], enable_checkpointing=True)
+    _, module = fit(tmp_path, Saves(), callbacks=[ModelCheckpoint(tmp_path)], enable_checkpointing=True)
     assert torch.load(next(tmp_path.glob("*.ckpt")), weights_only=True)["mine"] == 1
     assert "on_save_checkpoint" not in vars(module)

@@ -112,10 +112,11 @@ def _size(params: Iterable[Tensor]) -> int:
 
 def shuffled(loader: Any, batch_size: int, generator: torch.Generator) -> DataLoader[Any]:
     """A loader of its own for the same data, in an order of its own."""
-    data = loader.dataset
-    sampler = None if isinstance(data, IterableDataset) else RandomSampler(data, generator=generator)
-    if isinstance(loader.sampler, DistributedSampler):
-        sampler = loader.sampler
+    data, sampler = loader.dataset, loader.sampler
+    if not isinstance(
+        sampler, DistributedSampler
+    ):  # which is in an order of its own, and one part of the data a process
+        sampler = None if isinstance(data, IterableDataset) else RandomSampler(data, generator=generator)
     return DataLoader(data, batch_size, sampler=sampler, collate_fn=loader.collate_fn, generator=generator)
 
 

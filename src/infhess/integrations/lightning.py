@@ -23,16 +23,16 @@ SAVED = "infhess"  # of a checkpoint: BatchNorm's running statistics of training
 
 
 class CurvatureCallback(Callback):
-    """`Trainer(callbacks=[CurvatureCallback()])` with a `configure_optimizers` that returns `infhess.RateFree(self.parameters())`.
+    """`Trainer(callbacks=[CurvatureCallback()])`; `configure_optimizers` returns `infhess.RateFree(self.parameters())`.
 
-    The averaged weights stand in the model whenever no training batch runs: in validation, in checkpoints and after `fit`, so that
-    `ModelCheckpoint` saves what was validated. A run resumes bit for bit. With `accumulate_grad_batches` all micro-batches
-    of a step are watched. Loggers get the learning rate with its uncertainty: `curvature/rate` at each curvature probe,
+    The averaged weights stand in the model whenever no training batch runs: in validation, in checkpoints and after `fit`,
+    so that `ModelCheckpoint` saves what was validated. A run resumes bit for bit. With `accumulate_grad_batches` all
+    micro-batches of a step are watched. Loggers get the learning rate with its uncertainty: `curvature/rate` at each curvature probe,
     `lr-RateFree-used` (beside LearningRateMonitor's `lr-RateFree`, which is the factor `lr`) with each row of Lightning's.
     examples/lightning_module.py is a whole script.
 
-    In a model with BatchNorm, `training_step` runs on the last 16 batches once more, for the statistics at the averaged weights;
-    what it logs then goes nowhere.
+    In a model with BatchNorm, `training_step` runs on the last 16 batches once more, for the statistics at the averaged
+    weights; what it logs then goes nowhere.
 
     Args:
         every: log sharpness, the `k` largest eigenvalues of the Hessian with intervals, every so many steps; 0 for never.
@@ -59,7 +59,12 @@ class CurvatureCallback(Callback):
         if stage == "fit":
             self._begin()
             user = pl_module.on_save_checkpoint
-            pl_module.on_save_checkpoint = lambda checkpoint: (self._save(trainer, checkpoint), user(checkpoint))[1]  # type: ignore[method-assign]
+
+            def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
+                self._save(trainer, checkpoint)
+                user(checkpoint)
+
+            pl_module.on_save_checkpoint = on_save_checkpoint  # type: ignore[method-assign]
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """As it was."""
@@ -156,7 +161,7 @@ class CurvatureCallback(Callback):
             logger.log_metrics(row, step=step - 1)  # as Lightning counts: from 0
 
     def _sharpness(self, trainer: Trainer, pl_module: LightningModule) -> Row:
-        loaders = trainer.val_dataloaders if self.validation else trainer.train_dataloader
+        loaders: Any = trainer.val_dataloaders if self.validation else trainer.train_dataloader
         loader = loaders[0] if isinstance(loaders, list | tuple) else loaders
 
         def loss(batch: Any) -> Tensor:
@@ -203,7 +208,7 @@ def _metrics(module: LightningModule) -> list[Metric]:
 def _muted(module: LightningModule) -> Iterator[None]:
     """Within: `self.log` and `self.log_dict` do nothing, and metrics are as they were afterwards."""
     metrics = [(m, {name: deepcopy(m.__dict__[name]) for name in (*m.metric_state, *COUNTS)}) for m in _metrics(module)]
-    module.log = module.log_dict = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    vars(module).update(log=lambda *args, **kwargs: None, log_dict=lambda *args, **kwargs: None)
     try:
         yield
     finally:

@@ -13,7 +13,8 @@ class CurvatureCallback(Callback):  # type: ignore[misc]
     """Validation, scores, checkpoints and predictions see the averaged weights; `history` has the learning rate.
 
     `NeuralNetClassifier(module, optimizer=infhess.RateFree, lr=1, callbacks=[CurvatureCallback()])`; examples/skorch_digits.py
-    is a whole script. skorch calls `optimizer.step(closure)`: nothing else is needed. BatchNorm keeps the statistics of training.
+    is a whole script. skorch calls `optimizer.step(closure)`: nothing else is needed. BatchNorm keeps the statistics of
+    training.
 
     >>> from skorch import NeuralNetClassifier
     >>> import infhess

@@ -16,9 +16,9 @@ class CurvatureCallback(TrainerCallback):
     """Drives `RateFree` and `Preconditioned` in a `Trainer`.
 
     `Trainer(…, optimizers=(infhess.RateFree(model.parameters()), None), callbacks=[CurvatureCallback()])` with
-    `TrainingArguments(lr_scheduler_type="constant")`; examples/transformers_trainer.py is a whole script. Gradient accumulation,
-    clipping, bf16, gradient checkpointing and `torch_compile` work as they do with any optimizer. What is evaluated and saved
-    are the averaged weights, and after training they stand in the model.
+    `TrainingArguments(lr_scheduler_type="constant")`; examples/transformers_trainer.py is a whole script. Gradient
+    accumulation, clipping, bf16, gradient checkpointing and `torch_compile` work as they do with any optimizer. What is
+    evaluated and saved are the averaged weights, and after training they stand in the model.
 
     Logs have the learning rate with its uncertainty. Reporters that are to see it come after this callback:
     `report_to="none"` and `callbacks=[CurvatureCallback(), TensorBoardCallback()]`; `log_history` has it always.
@@ -37,7 +37,9 @@ class CurvatureCallback(TrainerCallback):
         self.every, self.k = every, k
         self._watching, self._rows, self._row = Watching(), Rows(), Row()
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """A schedule that ends below where it began is said."""
         self._watching, self._rows, self._row = Watching(), Rows(), Row()
         scheduler = kwargs["lr_scheduler"]
@@ -54,13 +56,17 @@ class CurvatureCallback(TrainerCallback):
                 stacklevel=2,
             )
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """The weights that train, and the first micro-batch of a step."""
         self._average(kwargs["optimizer"], False)
         self._watching.drop()
         self._watching.begin(ours([kwargs["optimizer"]]))
 
-    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_substep_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """One micro-batch is done, the next begins."""
         self._watching.end()
         self._watching.begin(ours([kwargs["optimizer"]]))
@@ -71,22 +77,31 @@ class CurvatureCallback(TrainerCallback):
         """All gradients are there, clipped."""
         self._watching.end()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Rows for the next log; the averaged weights for a checkpoint and where training ends."""
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Rows for the next log, before the scheduler goes on."""
         optimizers = list(ours([kwargs["optimizer"]]))
         self._row |= self._rows.new(optimizers) | self._rows.used(optimizers)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Sharpness; the averaged weights for a checkpoint and where training ends."""
         if self.every and state.global_step % self.every == 0:
             self._row |= self._sharpness(args, state, kwargs["model"], kwargs["train_dataloader"])
         if control.should_save or control.should_training_stop:
             self._average(kwargs["optimizer"], True)
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """The averaged weights for a checkpoint of the epoch."""
         self._watching.drop()
         if control.should_save or control.should_training_stop:
             self._average(kwargs["optimizer"], True)
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """The averaged weights stay; where Trainer has put the best ones in, these."""
         self._watching.drop()
         if not args.load_best_model_at_end:

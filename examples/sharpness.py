@@ -31,4 +31,6 @@ for epoch in range(EPOCHS):
     top = infhess.spectrum(source, k=1)  # parameters, gradients, buffers and training mode are left as they are
     low, high = (float(bound) for bound in top.interval(0.95))
     value = float(top.values[0])
-    print(f"epoch {epoch}: sharpness {value:.2f}, 95 % interval {low:.2f} to {high:.2f}; SGD is stable below {2 / 0.2:.0f}")
+    print(
+        f"epoch {epoch}: sharpness {value:.2f}, 95 % interval {low:.2f} to {high:.2f}; SGD is stable below {2 / 0.2:.0f}"
+    )

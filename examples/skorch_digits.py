@@ -25,7 +25,9 @@ net = NeuralNetClassifier(
     lr=1,  # skorch's own default of .01 would multiply the learning rate: a warning says so
     max_epochs=EPOCHS,
     batch_size=64,
-    callbacks=[CurvatureCallback()],  # validation and predictions by the averaged weights, the learning rate in the history
+    callbacks=[
+        CurvatureCallback()
+    ],  # validation and predictions by the averaged weights, the learning rate in the history
     verbose=0,
 )
 pipe = make_pipeline(MinMaxScaler(), net)

@@ -13,6 +13,6 @@ def __getattr__(name: str) -> Any:
     try:
         return import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{__name__}.{name} needs {error.name}; pip install 'infhess[integrations]'", name=error.name
-        ) from error
+        missing = str(error.name).partition(".")[0]
+        remedy = "pip install 'infhess[integrations]'"
+        raise ModuleNotFoundError(f"{__name__}.{name} needs {missing}; {remedy}", name=error.name) from error

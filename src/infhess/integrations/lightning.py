@@ -27,9 +27,9 @@ class CurvatureCallback(Callback):
 
     The averaged weights stand in the model whenever no training batch runs: in validation, in checkpoints and after `fit`,
     so that `ModelCheckpoint` saves what was validated. A run resumes bit for bit. With `accumulate_grad_batches` all
-    micro-batches of a step are watched. Loggers get the learning rate with its uncertainty: `curvature/rate` at each curvature probe,
-    `lr-RateFree-used` (beside LearningRateMonitor's `lr-RateFree`, which is the factor `lr`) with each row of Lightning's.
-    examples/lightning_module.py is a whole script.
+    micro-batches of a step are watched. Loggers get the learning rate with its uncertainty: `curvature/rate` at each
+    curvature probe, `lr-RateFree-used` (beside LearningRateMonitor's `lr-RateFree`, which is the factor `lr`) with each row
+    of Lightning's. examples/lightning_module.py is a whole script.
 
     In a model with BatchNorm, `training_step` runs on the last 16 batches once more, for the statistics at the averaged
     weights; what it logs then goes nowhere.

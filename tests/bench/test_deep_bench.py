@@ -16,7 +16,8 @@ from infhess.harness.jobs import run as run_jobs
 from infhess.harness.methods import Setting, missing
 from infhess.harness.rows import Row, RowFile
 from infhess.harness.training import Training, curve
-from infhess.problems.net_problems import DEEP, net_problem
+from infhess.problems.held_out import net_problem
+from infhess.problems.net_problems import DEEP
 from infhess.problems.nets import digit_net
 from infhess.problems.shuffled import CountedStream, Shuffled
 

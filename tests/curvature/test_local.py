@@ -76,3 +76,26 @@ def test_a_refused_vector_costs_nothing_and_numpy_is_taken():
             source.matvec(bad)
     assert (source.products, source.data_points) == (0, 0)
     close(source.matvec(torch.ones(8).numpy()), source.matvec(torch.ones(8)), 1e-12)
+
+
+class Square(torch.autograd.Function):
+    """x ↦ x², marked as not to be differentiated twice."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0] * g
+
+
+def test_a_function_that_is_differentiable_once_is_refused_not_taken_for_flat():
+    w = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    loss = lambda b: (b * Square.apply(w)).mean()  # noqa: E731
+    with pytest.raises(infhess.DoubleBackwardError, match="Square is once_differentiable"):
+        infhess.Hessian(loss, [w], [torch.ones(3, 2)]).matvec(torch.ones(2))
+    close = infhess.Hessian(loss, [w], [torch.ones(3, 2)], products="difference").matvec(torch.ones(2))
+    torch.testing.assert_close(close, torch.ones(2, dtype=torch.float64), rtol=1e-6, atol=1e-8)

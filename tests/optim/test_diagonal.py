@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from infhess.optim.scalings.diagonal import ahead, directions
+from infhess.optim.scalings.diagonal import Diagonal, directions
 from util import F64, close, randn
+
+ahead = Diagonal().ahead
 
 
 def fresh(n):

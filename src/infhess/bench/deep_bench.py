@@ -17,7 +17,8 @@ from infhess.bench.deep_baselines import AROUND, BASES, METHODS, NO_RATE
 from infhess.harness import Baseline, Job, Row, Setting, curve, missing
 from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
 from infhess.harness.training import ends
-from infhess.problems.net_problems import DEEP, FULL, net_problem
+from infhess.problems.held_out import HELD_OUT, net_problem
+from infhess.problems.net_problems import DEEP, FULL
 
 EXPERIMENT, TUNING, STARTS, UNITS = "bench-deep", "bench-deep-tuning", "bench-deep-starts", "bench-deep-units"
 RATES = (1e-6, 1e-4, 1e-2, 1.0, 1e2)
@@ -28,7 +29,9 @@ QUICK = ("mnist-mlp", "text-transformer")
 
 def names(only: Sequence[str] = (), *, quick: bool = False, full: bool = False) -> list[str]:
     """Problems of a size, or these."""
-    return _among("problem", only, {**DEEP, **FULL}) or (list(QUICK) if quick else [*DEEP, *(FULL if full else ())])
+    return _among("problem", only, {**DEEP, **FULL, **HELD_OUT}) or (
+        list(QUICK) if quick else [*DEEP, *(FULL if full else ())]
+    )
 
 
 def methods(only: Sequence[str] = ()) -> list[str]:

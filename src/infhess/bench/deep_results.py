@@ -14,7 +14,8 @@ from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
 from infhess.experiments.plots import Line
 from infhess.harness import RATE, Cells, Curves, Row, Target, at_most, markdown, missing, target_cells, write
-from infhess.problems.net_problems import NetProblem, net_problem
+from infhess.problems.held_out import net_problem
+from infhess.problems.net_problems import NetProblem
 
 COLOURS = {
     NO_RATE: (plots.BLUE, "-"), AROUND["Adam"]: (plots.BLUE, ":"), AROUND["sgd"]: (plots.BLUE, "--"),

@@ -91,18 +91,35 @@ def derivative(
     return [torch.zeros_like(i) if g is None else g for g, i in zip(gradients, inputs)]
 
 
-def _reentrant(outputs: Sequence[Tensor]) -> bool:
-    """Whether a reentrant checkpoint is in the graph: parameters inside of it look as if the loss did not use them."""
+# The code that `once_differentiable` puts around any function.
+_ONCE = torch.autograd.function.once_differentiable(lambda _: None).__code__
+
+
+def _nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
+    """The operations behind these tensors."""
     todo, seen = [o.grad_fn for o in outputs], set()
     while todo:
         node = todo.pop()
-        if node is None or node in seen:
-            continue
-        if node.name().startswith("CheckpointFunction"):
-            return True
-        seen.add(node)
-        todo += [following for following, _ in node.next_functions]
-    return False
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [following for following, _ in node.next_functions]
+            yield node
+
+
+def _reentrant(outputs: Sequence[Tensor]) -> bool:
+    """Whether a reentrant checkpoint is in the graph: parameters inside of it look as if the loss did not use them."""
+    return any(node.name().startswith("CheckpointFunction") for node in _nodes(outputs))
+
+
+def check_twice_differentiable(loss: Tensor) -> None:
+    """Refuse functions that are marked `once_differentiable`: PyTorch takes their second derivatives for zero in silence."""
+    for node in _nodes([loss]):
+        function: Any = getattr(node, "_forward_cls", None)
+        if getattr(getattr(function, "backward", None), "__code__", None) is _ONCE:
+            raise DoubleBackwardError(
+                f"this loss cannot be differentiated twice ({function.__name__} is once_differentiable); "
+                'use products="difference" with Hessian'
+            )
 
 
 class HessianLocal(Local):
@@ -113,6 +130,7 @@ class HessianLocal(Local):
         with untouched(flat.live, seed) as self.watch:
             with TwiceDifferentiable():
                 value = scalar(loss(batch))
+            check_twice_differentiable(value)
             self._gradients = derivative([value], flat.live, None, create_graph=True)
 
     def gradient(self) -> Tensor:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
-from infhess.curvature.local import DoubleBackwardError, HessianLocal, Local
+from infhess.curvature.local import DoubleBackwardError, HessianLocal, Local, check_twice_differentiable
 from infhess.curvature.untouched import TwiceDifferentiable, Watch, twice_differentiable
 
 # Training passes of one step whose graphs are kept: two tell curvature from its noise.
@@ -38,7 +38,7 @@ class TrainingPass(TorchFunctionMode):
         super().__init__()
         self.params = [p for p in params if p.requires_grad]
         self.backwards = 0  # calls of backward that were seen
-        self.complete = True  # whether every gradient came with its graph
+        self.failure: DoubleBackwardError | None = None  # why there is no second derivative
         self._gradients: dict[int, Tensor] = {}
         self._known = {id(p) for p in self.params}
         self._rows: Counter[int] = Counter()
@@ -74,7 +74,7 @@ class TrainingPass(TorchFunctionMode):
     def _take(self, key: int, g: Tensor) -> Tensor | None:
         """Keep a gradient as autograd hands it over; training gets it without its graph."""
         if not torch.is_grad_enabled():
-            self.complete = False
+            self.failure = self.failure or DoubleBackwardError(NO_GRAPH)
             return None
         self._gradients[key] = self._gradients[key] + g if key in self._gradients else g
         return None if self._keeps_graph else g.detach()
@@ -97,6 +97,10 @@ class TrainingPass(TorchFunctionMode):
     ) -> None:
         self.backwards += 1
         self._keeps_graph = create_graph
+        try:
+            check_twice_differentiable(loss)
+        except DoubleBackwardError as error:  # training goes on, and the probe says so
+            self.failure = self.failure or error
         with warnings.catch_warnings():
             # Of a cycle between a parameter and its gradient: the hooks leave none.
             warnings.filterwarnings("ignore", message="Using backward\\(\\) with create_graph=True")
@@ -131,8 +135,8 @@ class TrainedHessian(BatchSource):
 
     def at(self, batch: Batch, seed: int) -> Local:
         """The kept graph; it holds as long as the parameters are what they were."""
-        if not (self._done.complete and self._done.backwards):
-            raise DoubleBackwardError(NO_GRAPH)
+        if self._done.failure or not self._done.backwards:
+            raise self._done.failure or DoubleBackwardError(NO_GRAPH)
         return TrainedLocal(self._done, self)
 
     def fresh(self, batches: Iterable[Batch]) -> BatchSource:

@@ -63,6 +63,14 @@ def twice_differentiable(params: Sequence[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
+def repeated(random_state: Tensor) -> Iterator[None]:
+    """Within: random numbers as they were drawn before. After: buffers and random state are as they are now."""
+    with torch.random.fork_rng(), torch.enable_grad(), _modules_kept(Watch()):
+        torch.set_rng_state(random_state)
+        yield
+
+
+@contextmanager
 def backward_alone(params: Sequence[Tensor]) -> Iterator[Watch]:
     """For a backward pass that runs no module and draws no random number: there is nothing else to leave as it was."""
     with torch.enable_grad(), _parameter_hooks_off(params):

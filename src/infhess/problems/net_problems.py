@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import ClassVar
 
 import torch
@@ -153,9 +153,3 @@ FULL: dict[str, NetProblem] = {
     "paper's net, Xavier": NetProblem(lambda: paper_net(xavier=True), large_cifar, batch=32, steps=3_000, l2=0.01),
     "paper's net, default": NetProblem(paper_net, large_cifar, batch=32, steps=3_000, l2=0.01),
 }
-
-
-@lru_cache(maxsize=1)
-def net_problem(name: str) -> NetProblem:
-    """By name; its data is kept for the next run in this process."""
-    return {**DEEP, **FULL}[name]

@@ -15,13 +15,15 @@ from torch import Tensor
 from infhess._precision import full_precision
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
+from infhess.optim import sharded
 from infhess.optim.averaging.batch_norm import Recent, Statistics, kept, norms_in
 from infhess.optim.checkpoint import Checkpointed, Scalars
+from infhess.optim.scalings.gradient_scaling import Scaling
 
 # Batches kept for the statistics of BatchNorm at the averaged weights, where there are such layers.
 KEPT = 16
 NUMBERS = "numbers"
-TENSORS = ("z", "averaged", "exp_avg_sq")
+ITERATES = ("z", "averaged")
 
 Loss = Callable[[Batch], Tensor]
 Group = dict[str, Any]
@@ -40,6 +42,11 @@ class Averaging(Checkpointed):
         self._inside, self._restore = False, None
         self._reset_batches()
         super().__init__(params, defaults)
+
+    @property
+    @abstractmethod
+    def _scaling(self) -> Scaling:
+        """What has state of its own for each parameter."""
 
     @property
     @abstractmethod
@@ -79,9 +86,14 @@ class Averaging(Checkpointed):
         """The state of a parameter that has not moved: z and the average are where it is."""
         w = real(p.detach())
         z = w.to(torch.promote_types(w.dtype, torch.float32), copy=True)
-        tensors = {"z": z, "averaged": z.clone(), "exp_avg_sq": torch.zeros_like(z)}
+        tensors = {"z": z, "averaged": z.clone(), **self._scaling.fresh(self._as_scaled(z))}
         begun = torch.tensor(self._average_weight, dtype=torch.float64)
         return {"step": torch.zeros(()), **tensors, "begun": begun, NUMBERS: self._scalars.tensor()}
+
+    def _as_scaled(self, w: Tensor) -> Tensor:
+        """A tensor of the shape that the scaling sees: all of a sharded one where it needs whole matrices."""
+        alone = self._scaling.whole and sharded.is_sharded(w)
+        return torch.empty(w.shape, dtype=w.dtype, device=w.device) if alone else w
 
     # ---- the averaged weights
 
@@ -218,19 +230,31 @@ class Averaging(Checkpointed):
         """Whether a checkpoint is of this optimizer and for parameters of these shapes; frozen ones need no entry."""
         names = self._names(state_dict)
         entries = [state_dict["state"].get(name, {}) for name in names]
+        self._same_scaling(state_dict)
         for name, p, given in zip(names, self._params(), entries):
-            missing = [key for key in (*TENSORS, "step", "begun", NUMBERS) if key not in given]
+            w = real(p.detach())
+            shapes = {**dict.fromkeys(ITERATES, tuple(w.shape)), **self._scaling.shapes(w)}
+            missing = [key for key in (*shapes, "step", "begun", NUMBERS) if key not in given]
             foreign = not any(entries) and not all(map(_is_ours, state_dict["param_groups"]))
             if missing and (given or foreign):
                 raise ValueError(
                     f"state_dict: parameter {name} lacks {', '.join(missing)}; is it a checkpoint of RateFree?"
                 )
-            expected, got = tuple(real(p.detach()).shape), tuple(given["z"].shape) if given else ()
-            if given and got != expected:
-                raise ValueError(f"state_dict: parameter {name} was saved with shape {got}, expected {expected}")
+            for key, expected in shapes.items() if given else ():
+                if (got := tuple(given[key].shape)) != expected:
+                    raise ValueError(f"state_dict: {key} of parameter {name} has shape {got}, expected {expected}")
             if given:
                 self._take_scalars(given[NUMBERS], check=True)
         self._incoming = entries
+
+    def _same_scaling(self, state_dict: dict[str, Any]) -> None:
+        """Checkpoints of version 0.1 do not name their scaling: there was one."""
+        for group in state_dict["param_groups"]:
+            if (got := group.get("scaling", "diagonal")) != self._scaling.name:
+                raise ValueError(
+                    f'state_dict: expected a checkpoint with scaling="{self._scaling.name}", got "{got}"; '
+                    f'load it into RateFree(params, scaling="{got}")'
+                )
 
     def _adopt(self, incoming: list[dict[str, Any]]) -> None:
         """Copies of what a checkpoint holds, which torch has cast to the dtype of the parameters or shares with its owner."""
@@ -240,7 +264,8 @@ class Averaging(Checkpointed):
             self.state.pop(p, None)
             if given:
                 own = self.state[p] = self._fresh(p)
-                own |= {key: given[key].detach().to(p.device, own["z"].dtype, copy=True) for key in TENSORS}
+                names = (*ITERATES, *self._scaling.shapes(own["z"]))
+                own |= {key: given[key].detach().to(p.device, own["z"].dtype, copy=True) for key in names}
                 own |= {k: torch.as_tensor(given[k]).detach().to(own[k], copy=True) for k in ("step", "begun")}
             elif p.requires_grad:
                 self.state[p] = self._fresh(p)

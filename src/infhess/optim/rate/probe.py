@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess._checks import small_dtype
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
-from infhess.curvature.flat import dense, real, shaped
+from infhess.curvature.flat import dense, length, real, shaped
 from infhess.curvature.local import Local
 from infhess.curvature.training_pass import TrainedHessian
 from infhess.optim.distributed import any_process, mean_over_processes, world_size
@@ -53,6 +53,16 @@ class Probe:
         self.pieces, self.params = pieces, pieces[0].source.flat.live
         self.micro_batches = max(micro_batches, len(pieces))
         self.norms: list[Any] | None = None  # BatchNorm layers that ran, where modules were seen
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """Hessian-vector products, and data points that they were taken with."""
+        sources = [piece.source for piece in self.pieces]
+        return sum(source.products for source in sources), sum(source.product_points for source in sources)
+
+    def size(self) -> float:
+        """|w|."""
+        return length([[real(w.detach()) for w in self.params]])
 
     @property
     def whole(self) -> bool:
@@ -137,10 +147,10 @@ class Probe:
         |g|/|own| where both are of the same batches, also if dropout drew another mask. Where g is of more batches,
         |g|²/⟨g, own⟩: noise that has averaged out in g then does not count as a factor.
         """
-        length, shared, squares = norm(g), total(g, own), total(own, own)
+        size, shared, squares = norm(g), total(g, own), total(own, own)
         if shared > 0 and not (self.whole and all(piece.source.split for piece in self.pieces)):
-            return length**2 / shared
-        return length / math.sqrt(squares) if squares > 0 else 1.0
+            return size**2 / shared
+        return size / math.sqrt(squares) if squares > 0 else 1.0
 
     def _agreed(self, of_this_process: Callable[[], None]) -> None:
         """What each process computes alone; where it fails in one of them, it fails in all."""

@@ -5,23 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import copy
+from typing import Any
 
 import torch
 
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
-from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import GRAPHS
 from infhess.optim.distributed import all_reduce_mean, world_size
+from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.probe import Piece, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
+from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
 
 # A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read anew.
 CHANGED = 1e-4
 # What a report may have taken off the state since, and what `observe` has counted.
 KEPT = ("observed", "observed_at", "shortened", "skipped", "bounded", "waiting")
-Read = Callable[[Probe], Reading]  # along the optimizer's gradients and scaling, as they stand
+Read = Callable[[Any], Reading]  # along the optimizer's gradients and scaling, as they stand
 
 
 class NothingToReadError(ValueError):
@@ -31,14 +33,17 @@ class NothingToReadError(ValueError):
 class Prober:
     """The learning rate's state, and the micro-batches of the coming step while that step is not made."""
 
-    def __init__(self, state: RateState | None = None) -> None:
+    def __init__(self, rule: RateFreeRule = RATE_FREE, state: RateState | None = None) -> None:
         self.state = state or RateState()
+        self.state.rule = rule
+        self.cost = (0, 0)  # of the last probe: products, and data points of them
         self.reset()
 
     def reset(self) -> None:
         """Nothing observed since the last step."""
         self.pieces: list[Piece] = []
-        self.probe: Probe | None = None
+        self.again: DifferenceProbe | None = None  # instead of these, a second run of the closure
+        self.probe: Probe | DifferenceProbe | None = None
         self.micro_batches, self._probed, self.state.observed = 0, math.nan, 0.0
 
     def expects(self, points_of: Callable[[], int]) -> bool:
@@ -78,7 +83,7 @@ class Prober:
             raise
         self.state.probed()
         if failure is not None and not isinstance(failure, NothingToReadError):
-            self.probe, self.pieces = None, []
+            self.probe, self.pieces, self.again = None, [], None
             if isinstance(failure, DoubleBackwardError) or math.isnan(self.state.log_rate):
                 self.reset()
                 raise failure
@@ -88,11 +93,12 @@ class Prober:
     def _follow(self, read: Read) -> None:
         """Read the probe along the gradient as it stands, and follow what it says."""
         state = self.state
-        probe = self.probe = Probe(self.pieces, self.micro_batches)
+        probe = self.probe = self.again or Probe(self.pieces, self.micro_batches)
         reading = read(probe)
+        self.cost = probe.cost
         state.count_points(all_reduce_mean([state.observed], probe.params[0].device)[0] * world_size())
         self._probed = reading.gradient
-        state.begin(length([[real(w.detach()) for w in probe.params]]), reading.direction)
+        state.begin(probe.size(), reading.direction)
         if math.isnan(reading.log_ratio):
             raise NothingToReadError("there was no gradient, or no curvature along it, on this batch")
         state.see(reading.log_ratio)
@@ -104,7 +110,7 @@ class Prober:
         """
         notes, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
         try:
-            if self.pieces and math.isfinite(gradient):
+            if (self.pieces or self.again) and math.isfinite(gradient):
                 if self.probe is None and math.isnan(self._probed):
                     notes = self.begin(read)
                 elif self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient:

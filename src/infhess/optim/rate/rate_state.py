@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from infhess.optim.checkpoint import Scalars
 from infhess.optim.rate.kalman import filtered
-from infhess.optim.rate.settings import FILTER
-from infhess.optim.rate.settings import RATE_FREE as RULE
+from infhess.optim.rate.settings import FILTER, RATE_FREE
 from infhess.optim.reports import Rate
 
 
@@ -27,10 +26,11 @@ class RateState(Scalars):
         points: data points of a step, a moving average; 0 where that is not known.
         observed: data points seen by `observe` since the last step, where a probe is due.
         observed_at: the step for which `observe` was last called.
-        gradient: |g|/√n at the last probe, in units of which Adam's ε is meant.
+        gradient: |g|/√n at the last probe, or the largest of all, in units of which ε is meant.
         shortened, skipped, bounded, waiting: steps shortened, not made for a bad gradient, kept below a share of |w|, and not
             made for want of a gradient, since the last report.
         micro_batches: calls of `observe` for the last step; more than one is gradient accumulation.
+        differences: 1 once second derivatives were out of reach: probes are differences of gradients from then on.
         averaged: 1 in a checkpoint that was saved while the averaged weights stood in the model.
 
     """
@@ -55,15 +55,18 @@ class RateState(Scalars):
     waiting: float = 0.0
     micro_batches: float = 1.0
     averaged: float = 0.0
+    differences: float = 0.0
+
+    rule = RATE_FREE  # of the scaling in use; no annotation, so that it is no part of a checkpoint
 
     @property
     def due(self) -> bool:
         """Whether to probe curvature at the coming step."""
         t = self.steps + 1
-        grown = t <= RULE.early and self.rate > RULE.grown * self.rate_at_probe
+        grown = t <= self.rule.early and self.rate > self.rule.grown * self.rate_at_probe
         blind = math.isnan(self.log_rate) and t.is_integer() and int(t).bit_count() == 1  # 1, 2, 4, 8, …
-        late = t - self.steps_at_probe >= RULE.every
-        return math.isnan(self.rate) or blind or t <= RULE.first_probes or late or grown
+        late = t - self.steps_at_probe >= min(self.rule.every, self.rule.share * t)
+        return math.isnan(self.rate) or blind or t <= self.rule.first_probes or late or grown
 
     def probed(self) -> None:
         """Note down that curvature was probed, whether anything was read or not."""
@@ -71,15 +74,17 @@ class RateState(Scalars):
 
     def see(self, log_ratio: float) -> None:
         """One reading: the logarithm of √(gᵀDg/hᵀDh)."""
-        self.log_rate, self.variance = filtered(self.log_rate, self.variance, log_ratio)
+        passed = math.log((self.steps + 1) / max(self.steps_at_probe, 1.0))
+        drift = FILTER.drift + self.rule.aging * max(passed, 0.0)
+        self.log_rate, self.variance = filtered(self.log_rate, self.variance, log_ratio, drift)
 
     @property
     def allowed(self) -> float:
         """The rate that curvature allows for: σ (b/32)^⅓ e^X; infinite before the first reading."""
         if math.isnan(self.log_rate):
             return math.inf
-        batch = math.log((self.points or RULE.reference_batch) / RULE.reference_batch)
-        return RULE.sigma * math.exp(RULE.batch_power * batch + self.log_rate)
+        batch = math.log((self.points or self.rule.reference_batch) / self.rule.reference_batch)
+        return self.rule.sigma * math.exp(self.rule.batch_power * batch + self.log_rate)
 
     @property
     def uncertain(self) -> Rate:
@@ -91,7 +96,7 @@ class RateState(Scalars):
     def begin(self, size: float, length: float) -> None:
         """The first rate: it moves w by a thousandth."""
         if math.isnan(self.rate) and 0 < length < math.inf:
-            self.rate = RULE.first_move * (size or 1.0) / length
+            self.rate = self.rule.first_move * (size or 1.0) / length
 
     def advance(self, length: float, size: float, scale: float = 1.0) -> float:
         """One step with a direction of this length for weights of this size: the rate follows what is allowed for.
@@ -100,29 +105,45 @@ class RateState(Scalars):
         """
         self.steps += 1
         self.observed = 0.0
-        if RULE.growth * self.rate > self.allowed and self.steps > RULE.settled:
+        if self.rule.growth * self.rate > self.allowed and self.steps > self.rule.settled:
             self.slow = 1.0
-        growth = 1.0 if math.isnan(self.log_rate) else RULE.late_growth if self.slow else RULE.growth
-        self.rate = min(growth * self.rate, self.allowed)
+        self.rate = min(self._growth * self.rate, self.allowed)
         if not length > 0:
             return self.rate
         usual = self.length if self.length > 0 else length
-        if size > 0 and self.rate * scale * usual > RULE.longest * size:
-            self.rate = RULE.longest * size / (scale * usual)
+        if size > 0 and self.rate * scale * usual > self.rule.longest * size:
+            self.rate = self.rule.longest * size / (scale * usual)
             self.bounded += 1
-        share = min(1.0, RULE.longer * usual / length)
+        share = min(1.0, self.rule.longer * usual / length)
         self.shortened += share < 1
-        self.length = usual + (1 - RULE.memory) * (share * length - usual)
+        self.length = usual + (1 - self.rule.memory) * (share * length - usual)
         return self.rate * share
+
+    @property
+    def _growth(self) -> float:
+        if math.isnan(self.log_rate):
+            return 1.0
+        if not self.slow:
+            return self.rule.growth
+        return 1 + (1 / self.steps if self.rule.waning_growth else self.rule.late_growth)
+
+    def measure(self, gradient: float) -> None:
+        """The root mean square of the gradient at a probe, in units of which ε is meant."""
+        if 0 < gradient < math.inf:
+            self.gradient = max(gradient, self.gradient if self.rule.largest_gradient else 0.0)
 
     def count_points(self, seen: float) -> None:
         """The data points of one step, at a probe: between probes the rule stands as all processes know it."""
-        self.points = self.points + (1 - RULE.batch_memory) * (seen - self.points) if self.points else seen
+        self.points = self.points + (1 - self.rule.batch_memory) * (seen - self.points) if self.points else seen
 
     def skip(self, finite: bool) -> None:
         """A step that is not made, for want of a rate or of a finite gradient; the next batch may be probed again."""
         self.waiting += finite
         self.skipped += not finite
+        self.observed, self.observed_at = 0.0, self.steps
+
+    def wait(self) -> None:
+        """A step that is not made, while the scaling learns from its gradient."""
         self.observed, self.observed_at = 0.0, self.steps
 
     def average(self, scale: float) -> None:
@@ -135,6 +156,12 @@ class RateState(Scalars):
         since = self.weight - before
         return min(1.0, self.largest**2 / since) if since > 0 else 1.0
 
+    def distance(self, beta: float) -> float:
+        """How far y moves with the coming step, as a share of |Dg|: η (1 − β₁ + β₁ c)."""
+        largest = max(self.largest, self.rate)
+        newest = largest**2 / (self.weight + largest**2) if self.weight > 0 else 1.0
+        return self.rate * (1 - beta + beta * newest)
+
     def diagnostics(self, before: float) -> tuple[str, ...]:
         """What had to brake since the last report, and why; `before` is what was allowed then."""
         notes = []
@@ -144,9 +171,12 @@ class RateState(Scalars):
                 f"the learning rate is cut from {self.rate:.3g} to that"
             )
         for count, what in (
-            (self.shortened, f"were shortened: their gradients were more than {RULE.longer:g} times as long as usual"),
+            (
+                self.shortened,
+                f"were shortened: their gradients were more than {self.rule.longer:g} times as long as usual",
+            ),
             (self.skipped, "were not made: their gradients held NaN or infinity"),
-            (self.bounded, f"were kept to {RULE.longest:.0%} of |w|; curvature allows for {self.allowed:.3g}"),
+            (self.bounded, f"were kept to {self.rule.longest:.0%} of |w|; curvature allows for {self.allowed:.3g}"),
             (self.waiting, "were not made: no gradient has been other than zero so far"),
         ):
             notes += [f"{count:.0f} steps {what}"] if count else []

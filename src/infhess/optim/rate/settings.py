@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -15,22 +16,26 @@ class Filter:
 
 @dataclass(frozen=True)
 class RateFreeRule:
-    """`RateFree`: η = σ (b/32)^⅓ √(gᵀDg/hᵀDh)."""
+    """`RateFree`: η = σ (b/32)^power √(gᵀDg/hᵀDh). The values are those of the diagonal scaling."""
 
     sigma: float = 5.0  # 4 was slower on all problems; 6 lost to schedule-free AdamW on one seed
     reference_batch: float = 32.0
     batch_power: float = 1 / 3  # rests on two problems
     first_move: float = 1e-3  # the first step moves w by this share
     growth: float = 1.10  # a step, until the rate reaches what curvature allows for; 1.03 was too slow
-    late_growth: float = 1.01  # a step, from then on: without it a rate of 10 units blew up
+    late_growth: float = 0.01  # more a step, from then on: without it a rate of 10 units blew up
+    waning_growth: bool = False  # 1/t more in step t instead
     settled: float = 10  # steps before which the first reading of curvature does not end the fast growth
     longest: float = 0.15  # of |w|, a step: on a plateau curvature allows for steps that would end the net
     first_probes: float = 4  # a probe at each of the first steps
     every: float = 80  # a probe at least every so many steps
+    share: float = math.inf  # and at least each time that this share of all steps has passed
     early: float = 600  # until then, also a probe when the rate has grown
     grown: float = 2.0  # by this factor
     longer: float = 4.0  # a direction so many times longer than usual is cut to that
     memory: float = 0.9  # of the moving average of lengths
+    aging: float = 0.0  # drift of the filter for a doubling of steps, over ln 2
+    largest_gradient: bool = False  # ε in units of the largest gradient of all probes, not of the last one
     batch_memory: float = 0.7  # of the moving average of batch sizes, a probe: a short last batch is to change little
 
 
@@ -54,3 +59,13 @@ class NonconvexRule:
 
 
 FILTER, RATE_FREE, NONCONVEX = Filter(), RateFreeRule(), NonconvexRule()
+# The rotated scaling.
+KRONECKER = RateFreeRule(
+    sigma=4.0,
+    batch_power=0.0,
+    waning_growth=True,
+    share=0.25,
+    early=math.inf,
+    aging=0.1,
+    largest_gradient=True,
+)

@@ -1,0 +1,82 @@
+"""A curvature probe by a second run of the closure, where second derivatives are out of reach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from infhess.curvature.flat import real
+from infhess.curvature.untouched import repeated
+from infhess.optim import sharded
+from infhess.optim.rate.probe import Reading, Scaled, dot
+
+
+class DifferenceProbe:
+    """h = (g(w) − g(w − δDg))/δ on the same batch, with the same random numbers.
+
+    δ is how far the coming steps go: kinks of ReLU within that distance count, as they do for the steps. All sums are over
+    the local parts of parameters and over processes, so that sharded parameters are read as whole ones.
+    """
+
+    norms: list[Any] | None = None
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        closure: Callable[[], object],
+        random_state: Tensor,
+        gradient: Callable[[DifferenceProbe], list[Tensor]],
+        distance: float,
+        points: int,
+    ) -> None:
+        self.params, self.cost = [p for p in params if p.requires_grad], (1, points)
+        self._closure, self._random_state, self._gradient = closure, random_state, gradient
+        self._distance = distance  # as a share of |Dg|; NaN: as far as a thousandth of |w|
+
+    def size(self) -> float:
+        """|w|."""
+        return sharded.length_of([([sharded.local(real(p.detach())) for p in self.params], self.params)])
+
+    def read(self, g: Sequence[Tensor], scaled: Scaled) -> Reading:
+        """Along Dg, with g the gradient of the coming step and D its scaling."""
+        p = [scaled(i, x) for i, x in enumerate(g)]
+        along, gradient, direction = self._dot(g, p), math.sqrt(self._dot(g, g)), math.sqrt(self._dot(p, p))
+        if not (0 < along < math.inf):
+            return Reading(gradient, direction, math.nan)
+        distance = self._distance if self._distance > 0 else SHARE * (self.size() or 1.0) / direction
+        there = self._gradient_at(p, distance)
+        h = [(x - y) / distance for x, y in zip(g, there)]
+        across = self._dot(h, [scaled(i, x) for i, x in enumerate(h)])
+        if not 0 < across < math.inf:
+            return Reading(gradient, direction, math.nan)
+        return Reading(gradient, direction, 0.5 * (math.log(along) - math.log(across)))
+
+    def _dot(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+        return sharded.total([dot(x, y) for x, y in zip(a, b)], self.params)
+
+    def _gradient_at(self, p: Sequence[Tensor], distance: float) -> list[Tensor]:
+        """The gradient where w has moved by −distance p; weights and gradients are put back bit for bit."""
+        here = [sharded.local(w.detach()) for w in self.params]
+        before, grads = [w.clone() for w in here], [w.grad for w in self.params]
+        try:
+            for w, x in zip(here, p):
+                real(w).sub_(x, alpha=distance)
+            for w in self.params:
+                w.grad = None
+            with repeated(self._random_state):
+                self._closure()
+            return self._gradient(self)
+        finally:
+            with torch.no_grad():
+                for w, kept in zip(here, before):
+                    w.copy_(kept)
+            for w, g in zip(self.params, grads):
+                w.grad = g
+
+
+# Before there is a learning rate, w moves by this share.
+SHARE = 1e-3

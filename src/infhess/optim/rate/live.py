@@ -1,0 +1,52 @@
+"""What of a parameter group has a gradient, as the step needs it: real, wide enough, of this process, downwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from infhess.curvature.flat import dense, real
+from infhess.optim import sharded
+from infhess.optim.rate.probe import wide
+
+PLAIN = (torch.float32, torch.float64)
+
+
+class Live(NamedTuple):
+    """A group, its parameters that have a gradient, and these gradients; local parts of sharded ones."""
+
+    group: dict[str, Any]
+    params: list[Tensor]
+    grads: list[Tensor]
+
+
+def live(group: dict[str, Any]) -> Live:
+    """What of a group has a gradient; gradients of −loss where it maximises."""
+    params = [p for p in group["params"] if p.grad is not None]
+    grads = [_gradient(p) for p in params]
+    return Live(group, params, list(torch._foreach_neg(grads)) if group["maximize"] and grads else grads)
+
+
+def _gradient(p: Tensor) -> Tensor:
+    grad = p.grad
+    assert grad is not None
+    if grad.is_sparse:
+        raise RuntimeError("RateFree does not take sparse gradients; use sparse=False in the embedding")
+    return grad if type(grad) is Tensor and grad.dtype in PLAIN else plain(p)
+
+
+def plain(p: Tensor) -> Tensor:
+    """The gradient of a parameter: dense, real, in single precision at the least; the local part of a sharded one."""
+    grad = p.grad
+    assert grad is not None
+    if sharded.is_sharded(grad):
+        grad = sharded.local(sharded.laid_out(grad, p))
+    return wide(real(dense(grad)))
+
+
+def length_of(parts: Sequence[Live]) -> float:
+    """|g|."""
+    return sharded.length_of([(part.grads, part.params) for part in parts])

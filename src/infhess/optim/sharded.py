@@ -1,0 +1,88 @@
+"""Parameters that are sharded over processes (FSDP2, tensor parallel): their local parts, and sums over all of them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from infhess._checks import small_dtype
+from infhess.curvature.flat import length
+
+
+def is_sharded(x: Tensor) -> bool:
+    """Whether a tensor is a DTensor; that module takes long to import, and there is none before it was."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(x, module.DTensor)
+
+
+def local(x: Tensor) -> Tensor:
+    """The part of a tensor that is of this process, in the same memory."""
+    given: Any = x
+    found: Tensor = given.to_local() if is_sharded(x) else x
+    return found
+
+
+def laid_out(x: Tensor, like: Tensor) -> Tensor:
+    """A DTensor in the placements of another; gradients may still be sums over processes."""
+    given: Any = x
+    wanted: Any = like
+    found: Tensor = given.redistribute(placements=wanted.placements)
+    return found
+
+
+def gathered(x: Tensor, p: Tensor) -> Tensor:
+    """All of a tensor of which x is the local part, laid out as the parameter p is."""
+    from torch.distributed.tensor import DTensor
+
+    like: Any = p
+    shape, stride = (torch.Size(p.shape), p.stride())
+    whole: Tensor = DTensor.from_local(x, like.device_mesh, like.placements, shape=shape, stride=stride).full_tensor()
+    return whole
+
+
+def part(whole: Tensor, p: Tensor) -> Tensor:
+    """The local part of a tensor that every process has, laid out as the parameter p is; nothing is sent."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    like: Any = p
+    everywhere = DTensor.from_local(whole, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
+    found: Tensor = everywhere.redistribute(placements=like.placements).to_local()
+    return found
+
+
+def total(values: Sequence[float], params: Sequence[Tensor]) -> float:
+    """Σ of numbers that are each of the local part of a parameter, over all parts."""
+    sums: dict[tuple[Any, ...], float] = {}
+    for value, p in zip(values, params):
+        key = _groups(p)
+        sums[key] = sums.get(key, 0.0) + value
+    found = sums.pop((), 0.0)
+    for groups, value in sums.items():
+        device = params[0].device
+        part = torch.tensor(value, dtype=small_dtype(device), device=device)
+        for group in groups:
+            distributed.all_reduce(part, group=group)
+        found += float(part)
+    return found
+
+
+def _groups(p: Tensor) -> tuple[Any, ...]:
+    """The groups of processes that have different parts of a parameter."""
+    if not is_sharded(p):
+        return ()
+    sharded: Any = p
+    mesh = sharded.device_mesh
+    return tuple(mesh.get_group(i) for i, placement in enumerate(sharded.placements) if placement.is_shard())
+
+
+def length_of(groups: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]) -> float:
+    """The length of all tensors as one vector; each group has local parts, and the parameters that they are parts of."""
+    if not any(is_sharded(p) for _, params in groups for p in params):
+        return length([tensors for tensors, _ in groups])
+    squares = [length([[x]]) ** 2 for tensors, _ in groups for x in tensors]
+    return math.sqrt(total(squares, [p for _, params in groups for p in params]))

@@ -1,0 +1,65 @@
+"""FSDP2: sharded parameters train as whole ones do on the joint batch, by differences of gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import fsdp_cases
+from fsdp_cases import WIDTHS
+from util import F64, in_processes
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fsdp")
+    return folder, in_processes(2, fsdp_cases.worker, 2, folder / "store", str(folder))
+
+
+@pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
+@pytest.mark.parametrize("width", list(WIDTHS))
+def test_two_processes_are_one_on_the_joint_batch(run, width, scaling):
+    w, averaged, rate = fsdp_cases.alone(width, 2, scaling)
+    parts = [found[width, scaling] for found in run[1]]
+    for theirs, their_average, their_rate, _ in parts:
+        assert their_rate == pytest.approx(rate, rel=1e-6)
+        torch.testing.assert_close(torch.tensor(theirs, dtype=F64), w, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(torch.tensor(their_average, dtype=F64), averaged, rtol=1e-6, atol=1e-8)
+    assert sum(part[3] for part in parts) == 6 * WIDTHS[width]  # each process has its part of the state
+
+
+@pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
+@pytest.mark.parametrize("width", list(WIDTHS))
+def test_distributed_checkpoints_resume_bit_for_bit(run, width, scaling):
+    assert all(found["resumed", width, scaling] for found in run[1])
+
+
+def test_a_checkpoint_resumes_on_another_number_of_processes(run, tmp_path):
+    folder, parts = run
+    (alone,) = in_processes(1, fsdp_cases.resumed_elsewhere, 1, tmp_path / "store", str(folder))
+    torch.testing.assert_close(
+        torch.tensor(alone), torch.tensor(parts[0]["uneven", "diagonal"][0]), rtol=1e-5, atol=1e-7
+    )
+
+
+def test_tensor_parallel_layers_are_whole_ones(run):
+    w, *_ = fsdp_cases.alone("even", 1, "diagonal")
+    for found in run[1]:
+        torch.testing.assert_close(torch.tensor(found["tensor parallel"], dtype=F64), w, rtol=1e-6, atol=1e-8)
+
+
+def test_mixed_precision_trains(run):
+    for found in run[1]:
+        before, after = found["half"]
+        assert after < before < 1.1
+
+
+def test_what_cannot_work_is_refused(run):
+    for found in run[1]:
+        assert len(found["refused"]) == 3
+        assert all("step(closure)" in said for said in found["refused"])
+
+
+def test_a_full_state_dict_has_whole_tensors(run):
+    shapes = next(found["full"] for found in run[1] if found["full"])
+    assert shapes["0.weight"] == [15, 6]

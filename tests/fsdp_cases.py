@@ -1,0 +1,188 @@
+"""FSDP2: training of sharded parameters, and the same on the joint batch in one process."""
+
+from __future__ import annotations
+
+import torch
+from torch import distributed, nn
+from torch.distributed.checkpoint import load, save
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional as F
+
+import infhess
+from watch_cases import F64, batch
+
+STEPS = 30
+WIDTHS = {"even": 16, "uneven": 15}
+
+
+def model_of(width, dtype=F64):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)).to(dtype)
+
+
+def sharded(model, mesh, policy=None):
+    options = {"mesh": mesh, **({"mp_policy": policy} if policy else {})}
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, **options)
+    return model
+
+
+def train(model, opt, ranks, world, steps):
+    """On the shards of data of these ranks; the mean over ranks is what FSDP averages gradients to."""
+    for t in steps:
+        data = [batch("mlp", 1000 * t + r, 16) for r in ranks]
+
+        def closure(data=data):
+            opt.zero_grad()
+            dtype = next(model.parameters()).dtype
+            value = sum(F.cross_entropy(model(x.to(dtype)), y) for x, y in data) / len(data)
+            value.backward()
+            return value
+
+        opt.step(closure)
+
+
+def alone(width, world, scaling, processes=2):
+    """One process on the joint batch of `world` shards, by the same differences."""
+    model = model_of(WIDTHS[width])
+    opt = infhess.RateFree(model.parameters(), scaling=scaling, points=16 * processes)
+    opt._rate_state.differences = 1.0
+    train(model, opt, range(world), world, range(STEPS))
+    with opt.averaged():
+        averaged = weights(model)
+    return weights(model), averaged, float(opt.rate)
+
+
+def weights(model):
+    """All of them, in every process."""
+    values = [p.detach() for p in model.parameters()]
+    return torch.cat([(v.full_tensor() if hasattr(v, "full_tensor") else v).flatten() for v in values])
+
+
+def make(mesh, width, scaling, policy=None, dtype=F64):
+    model = sharded(model_of(WIDTHS[width], dtype), mesh, policy)
+    return model, infhess.RateFree(model.parameters(), scaling=scaling, points=16)
+
+
+def checkpoint(mesh, rank, world, width, scaling, folder):
+    """Train, save, train on; and the same from the checkpoint in a fresh model."""
+    model, opt = make(mesh, width, scaling)
+    train(model, opt, [rank], world, range(15))
+    save({"model": get_model_state_dict(model), "optim": get_optimizer_state_dict(model, opt)}, checkpoint_id=folder)
+    train(model, opt, [rank], world, range(15, STEPS))
+    again, other = make(mesh, width, scaling)
+    resume(again, other, folder)
+    train(again, other, [rank], world, range(15, STEPS))
+    return weights(model), weights(again)
+
+
+def resume(model, opt, folder):
+    found = {"model": get_model_state_dict(model), "optim": get_optimizer_state_dict(model, opt)}
+    load(found, checkpoint_id=folder)
+    set_model_state_dict(model, found["model"])
+    set_optimizer_state_dict(model, opt, found["optim"])
+
+
+def worker(rank, world, store, folder, results):
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    mesh = distributed.device_mesh.init_device_mesh("cpu", (world,))
+    found = {}
+    for width in WIDTHS:
+        for scaling in ("diagonal", "kronecker"):
+            model, opt = make(mesh, width, scaling)
+            train(model, opt, [rank], world, range(STEPS))
+            own = opt.state[next(iter(model.parameters()))]
+            with opt.averaged():
+                averaged = weights(model)
+            rate, after = float(opt.rate), weights(model)
+            opt.eval()
+            within = weights(model)
+            opt.train()
+            assert torch.equal(within, averaged)
+            assert torch.equal(weights(model), after)
+            opt.finish()
+            assert torch.equal(weights(model), averaged)
+            local = own["z"].to_local().numel()
+            found[width, scaling] = (after.tolist(), averaged.tolist(), rate, local)
+            first, second = checkpoint(mesh, rank, world, width, scaling, f"{folder}/{width}-{scaling}")
+            found["resumed", width, scaling] = bool(torch.equal(first, second))
+    found["tensor parallel"] = tensor_parallel(mesh)
+    found["half"] = half(mesh, rank, world)
+    found["refused"] = refused(mesh, rank)
+    found["full"] = full(mesh, rank, world)
+    results.put(found)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def tensor_parallel(mesh):
+    """The layers of one model spread over processes, all on the same data."""
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    model = parallelize_module(model_of(16), mesh, plan)
+    opt = infhess.RateFree(model.parameters(), points=16)
+    train(model, opt, [0], 1, range(STEPS))
+    return weights(model).tolist()
+
+
+def half(mesh, rank, world):
+    """Mixed precision: the loss before and after."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model, opt = make(mesh, "uneven", "diagonal", policy, torch.float32)
+    values = []
+    for t in (0, 200):
+        train(model, opt, [rank], world, range(t, t + 100))
+        x, y = batch("mlp", 5, 64)
+        values.append(float(F.cross_entropy(model(x.float()).float(), y).detach()))
+    return values
+
+
+def refused(mesh, rank):
+    """What cannot work says so."""
+    model, opt = make(mesh, "even", "diagonal")
+    x, y = batch("mlp", 0, 16)
+    said = []
+    for use in (
+        lambda: opt.watch().__enter__(),
+        lambda: opt.observe(lambda b: F.cross_entropy(model(b[0]), b[1]), (x, y)),
+    ):
+        try:
+            use()
+        except RuntimeError as error:
+            said.append(str(error))
+    F.cross_entropy(model(x), y).backward()
+    try:
+        opt.step()
+    except RuntimeError as error:
+        said.append(str(error))
+    return said
+
+
+def full(mesh, rank, world):
+    """A full state dict, on the CPU, holds all numbers."""
+    model, opt = make(mesh, "uneven", "diagonal")
+    train(model, opt, [rank], world, range(5))
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state = get_optimizer_state_dict(model, opt, options=options)
+    return {name: list(entry["averaged"].shape) for name, entry in state.get("state", {}).items()}
+
+
+def resumed_elsewhere(rank, world, store, folder, results):
+    """The second half of a run that was saved by another number of processes."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    mesh = distributed.device_mesh.init_device_mesh("cpu", (world,))
+    model, opt = make(mesh, "uneven", "diagonal")
+    resume(model, opt, f"{folder}/uneven-diagonal")
+    train(model, opt, [0, 1] if world == 1 else [rank], 2, range(15, STEPS))
+    results.put(weights(model).tolist())
+    distributed.barrier()
+    distributed.destroy_process_group()

@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import infhess
 from infhess.integrations.lightning import CurvatureCallback
@@ -120,6 +121,27 @@ def test_what_training_step_logs_is_not_touched(tmp_path):
         found.append((logger.of("loss"), logger.of("accuracy")))
     assert found[0] == found[1]
     assert len(found[0][0]) == POINTS // 32
+
+
+def test_a_closure_that_runs_again_logs_once(tmp_path):
+    """Reentrant checkpoints have no double backward: curvature is a difference of gradients there."""
+
+    class Checkpointed(Net):
+        def training_step(self, batch, batch_idx):
+            first = checkpoint(self.net[0], batch[0].clone().requires_grad_(), use_reentrant=True)
+            out = self.net[2](self.net[1](first))
+            self.accuracy.update(out, batch[1])
+            self.log("accuracy", self.accuracy, on_epoch=True, on_step=False)
+            self.log("points", float(len(batch[0])), on_epoch=True, on_step=False, reduce_fx="sum")
+            self.runs += 1
+            return F.cross_entropy(out, batch[1])
+
+    logger = Memory()
+    module, runs = Checkpointed(), trainer(tmp_path, logger=logger)
+    runs.fit(module, loader(), loader(64))
+    assert module.runs > POINTS // 32
+    assert logger.of("points") == [POINTS]
+    assert runs.optimizers[0].rate.value > 0
 
 
 def test_loggers_get_the_learning_rate_with_its_uncertainty_and_sharpness(tmp_path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
+from functools import wraps
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -19,6 +20,7 @@ from infhess.optim import Preconditioned, RateFree
 from infhess.optim.averaging.averaged import KEPT
 
 COUNTS = ("_update_count", "_computed", "_forward_cache")  # what torchmetrics keeps beside a metric's state
+HOOKS = ("on_save_checkpoint", "training_step")
 SAVED = "infhess"  # of a checkpoint: BatchNorm's running statistics of training
 
 
@@ -50,31 +52,40 @@ class CurvatureCallback(Callback):
         self._begin()
 
     def _begin(self) -> None:
-        self._watching, self._rows, self._step = Watching(), Rows(), 0
+        self._watching, self._rows, self._step, self._runs = Watching(), Rows(), 0, 0
         self._recent: deque[tuple[Any, int]] = deque(maxlen=KEPT)
         self._statistics: dict[str, Tensor] = {}  # of training, while others stand in the model
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Checkpoints of weights alone pass by callbacks, and not by the module."""
+        """Two hooks of the module for the time of `fit`, at places that callbacks do not reach."""
         if stage == "fit":
             self._begin()
-            user = pl_module.on_save_checkpoint
+            saves, trains = pl_module.on_save_checkpoint, pl_module.training_step
 
-            def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
+            def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:  # also where weights alone are saved
                 self._save(trainer, checkpoint)
-                user(checkpoint)
+                saves(checkpoint)
 
-            pl_module.on_save_checkpoint = on_save_checkpoint  # type: ignore[method-assign]
+            @wraps(trains)
+            def training_step(*args: Any, **kwargs: Any) -> Any:
+                """Where curvature is a difference of gradients the closure runs again, and logs nothing then."""
+                self._runs += 1
+                with _muted(pl_module) if self._runs > 1 and _ours(trainer) else nullcontext():
+                    return trains(*args, **kwargs)
+
+            vars(pl_module).update(on_save_checkpoint=on_save_checkpoint, training_step=training_step)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """As it was."""
         if stage == "fit":
-            vars(pl_module).pop("on_save_checkpoint", None)
+            for name in HOOKS:
+                vars(pl_module).pop(name, None)
 
     # ---- a training batch
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """The weights that train; micro-batches are watched, and a batch that is a step by itself is by its closure."""
+        self._runs = 0
         for opt in _averaging(trainer):
             opt.train()
         self._put_back(pl_module)
@@ -208,10 +219,13 @@ def _metrics(module: LightningModule) -> list[Metric]:
 def _muted(module: LightningModule) -> Iterator[None]:
     """Within: `self.log` and `self.log_dict` do nothing, and metrics are as they were afterwards."""
     metrics = [(m, {name: deepcopy(m.__dict__[name]) for name in (*m.metric_state, *COUNTS)}) for m in _metrics(module)]
+    kept = {name: vars(module)[name] for name in ("log", "log_dict") if name in vars(module)}
     vars(module).update(log=lambda *args, **kwargs: None, log_dict=lambda *args, **kwargs: None)
     try:
         yield
     finally:
-        del module.log, module.log_dict
+        vars(module).update(kept)
+        for name in {"log", "log_dict"} - set(kept):
+            del vars(module)[name]
         for metric, before in metrics:
             metric.__dict__.update(before)

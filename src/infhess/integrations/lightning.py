@@ -219,7 +219,7 @@ def _metrics(module: LightningModule) -> list[Metric]:
 def _muted(module: LightningModule) -> Iterator[None]:
     """Within: `self.log` and `self.log_dict` do nothing, and metrics are as they were afterwards."""
     metrics = [(m, {name: deepcopy(m.__dict__[name]) for name in (*m.metric_state, *COUNTS)}) for m in _metrics(module)]
-    kept = {name: vars(module)[name] for name in ("log", "log_dict") if name in vars(module)}
+    kept: dict[str, Any] = {name: vars(module)[name] for name in ("log", "log_dict") if name in vars(module)}
     vars(module).update(log=lambda *args, **kwargs: None, log_dict=lambda *args, **kwargs: None)
     try:
         yield

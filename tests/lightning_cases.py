@@ -86,15 +86,10 @@ def data(dtype=torch.float32):
 
 def trainer(folder, callbacks=(), callback=True, **options):
     ours = [CurvatureCallback()] if callback else []
-    options = {
-        "devices": 1,
-        "max_epochs": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "num_sanity_val_steps": 0,
-    } | options
+    options = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, "num_sanity_val_steps": 0} | options
     return pl.Trainer(
         accelerator="cpu",
+        devices=1,
         default_root_dir=folder,
         callbacks=[*ours, *callbacks],
         enable_progress_bar=False,

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from infhess.problems.convex_problems import ConvexProblem, softmax, squares
+from infhess.problems.convex_problems import ConvexProblem, huber, poisson, softmax, squares
 from infhess.problems.convex_problems import logistic as logistic_loss
 from infhess.problems.shuffled import Shuffled
 
@@ -25,6 +25,8 @@ def small(loss=squares, outputs=1, n=300, d=12, l2=0.0):
         squares: (f + 0.1 * noise)[:, 0],
         logistic_loss: torch.sign(f + noise)[:, 0],
         softmax: (f + noise).argmax(1),
+        poisson: torch.exp(f + 0.1 * noise)[:, 0].clamp(max=9).round(),
+        huber: (f + noise)[:, 0],
     }[loss]
     return ConvexProblem((x, y), loss, l2, outputs, test=(x[:50], y[:50]))
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 from torch import distributed, nn
+from torch.distributed.algorithms.join import Join
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -102,5 +103,39 @@ def worker(rank, world, names, store, results):
         w, rate = run(name, rank, world, alone=False)
         found[name] = (w.tolist(), rate)
     results.put(found)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def uneven_ends(rank, world, store, results):
+    """One process has more data than the other: with the optimizer in `Join`, and without."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    model = net("mlp")
+    opt, outer = infhess.RateFree(model.parameters()), DistributedDataParallel(model)
+
+    def step(t):
+        x, y = batch("mlp", 1000 * t + rank, 16)
+        opt.zero_grad()
+        with opt.watch():
+            F.cross_entropy(outer(x), y).backward()
+        opt.step()
+
+    with Join([outer, opt]):
+        for t in range(20 + 80 * rank):
+            step(t)
+    found = [weights(model).tolist(), *(own["averaged"].tolist() for own in opt.state.values())]
+    found.append([opt._rate_state.steps, opt._rate_state.rate])
+    for t in range(100, 110):  # and on, together
+        step(t)
+    found.append(weights(model).tolist())
+    alone = infhess.Preconditioned(torch.optim.SGD(model.parameters(), lr=1.0))
+    said = ""
+    try:
+        with outer.join(), alone.watch():
+            outer(batch("mlp", 0, 16)[0])
+    except RuntimeError as error:
+        said = str(error)
+    results.put((found, said))
     distributed.barrier()
     distributed.destroy_process_group()

@@ -93,19 +93,30 @@ def test_autocast_that_is_entered_between_steps_is_off_within_them():
 PLAIN = {
     "IsotropicPosterior.r", "SymmetricPosterior.tau", "Dense.T", "BlockDiagonal.T", "DiagonalRoot.T", "load",
     "Posterior.shape", "Posterior.S", "Posterior.Y", "Posterior.save",
-    "Hessian.at", "Hessian.fresh", "GaussNewton.at", "GaussNewton.fresh", "BatchSource.draw", "BatchSource.seed",
-    "Operator.dtype", "Operator.device", "Operator.power", "Operator.to_scipy", "LowRank.T", "LowRank.core_size",
+    "Hessian.at", "Hessian.fresh", "GaussNewton.at", "GaussNewton.fresh", "Fisher.at", "Fisher.fresh", "select",
+    *(f"Layer.{name}" for name in
+      ("products", "data_points", "lifted", "matvec", "gradient", "fresh", "question", "fresh_products")),
+    "Diagonal.interval", "BatchSource.draw", "BatchSource.seed",
+    "Operator.dtype", "Operator.device", "Operator.power", "Operator.to_scipy", "Operator.to_curvlinops",
+    "Operator.to_linear_operator", "LowRank.T", "LowRank.core_size",
     "Spectrum.interval", "Spectrum.upper", "Rate.interval", "RateReport.as_dict", "Report.as_dict",
     "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "Checkpointed.load_state_dict",
-    "Preconditioned.reset", "Preconditioned.zero_grad", "RateFree.zero_grad",
+    "SelfDriving.reset", "SelfDriving.zero_grad", "RateFree.zero_grad",
+    "Density.cdf", "Density.interval", "Density.plot", "Share.interval",
+    "Minimum.gap_upper", "Minimum.plot", "BatchSource.count_products",
     "Along.interval", "Estimate.interval", "Estimate.upper", "BatchSource.points_of",
     # sources of the optimizer alone, which is guarded
     *(f"{source}.{name}" for source in ("Pool", "Blockwise", "ScaledSource") for name in
       ("gradient", "matvec", "product_and_gradient", "spread")),
 
+    "Moment.limit", "ValuesFace.as_dict", "ValuesFace.to_pandas", "ValuesFace.plot", "Spectrum.as_dict", "Estimate.as_dict",
+    "Report.to_pandas", "Report.plot", "RateReport.plot", "Tracker.as_dict", "Tracker.to_pandas", "Tracker.plot",
+
     "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
     # training runs within, under its own autocast
-    "RateFree.watch", "Preconditioned.watch", "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
+    "RateFree.watch", "SelfDriving.watch", "RateFree.add_param_group",
+    "RateFree.join_hook", "RateFree.join_device", "RateFree.join_process_group",
+    "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
 }  # fmt: skip
 
 

@@ -2,8 +2,9 @@
 
 from infhess._version import __version__
 from infhess.active import State, infer, infer_steps
-from infhess.curvature import BatchSource, DoubleBackwardError, GaussNewton, Hessian, Products, Source
+from infhess.curvature import BatchSource, DoubleBackwardError, Fisher, GaussNewton, Hessian, Products, Source, select
 from infhess.lowrank import LowRank, Operator, SingularError
+from infhess.minimizing import Minimum, minimize
 from infhess.optim import NothingSeenError, Preconditioned, Rate, RateFree, RateReport, Report, Snapshot
 from infhess.posterior import (
     ContradictionError,
@@ -17,7 +18,22 @@ from infhess.posterior import (
     load,
 )
 from infhess.preconditioners import NoCurvatureError, paper_preconditioner, preconditioner
-from infhess.spectra import Along, Estimate, Spectrum, largest, spectrum, spectrum_rounds, trace
+from infhess.spectra import (
+    Along,
+    Density,
+    Diagonal,
+    Estimate,
+    Moment,
+    Share,
+    Spectrum,
+    Tracker,
+    density,
+    diagonal,
+    largest,
+    spectrum,
+    spectrum_rounds,
+    trace,
+)
 
 __all__ = [
     # priors and posteriors
@@ -31,18 +47,27 @@ __all__ = [
     "load",
     # sources
     "BatchSource",
+    "Fisher",
     "GaussNewton",
     "Hessian",
     "Products",
     "Source",
+    "select",
     # active inference
     "State",
     "infer",
     "infer_steps",
     # curvature with error bars
     "Along",
+    "Density",
+    "Diagonal",
     "Estimate",
+    "Moment",
+    "Share",
     "Spectrum",
+    "Tracker",
+    "density",
+    "diagonal",
     "largest",
     "spectrum",
     "spectrum_rounds",
@@ -59,6 +84,9 @@ __all__ = [
     "RateReport",
     "Report",
     "Snapshot",
+    # convex problems in one call
+    "Minimum",
+    "minimize",
     # errors: each is a ValueError
     "ContradictionError",
     "DoubleBackwardError",

@@ -9,7 +9,7 @@ import torch
 
 from convex_cases import Counting
 from deep_cases import small
-from infhess.bench import deep_baselines, deep_bench, deep_results
+from infhess.bench import deep_baselines, deep_bench, deep_results, every_rate
 from infhess.bench.deep_baselines import ADAM, AROUND, METHODS, NO_RATE, RANKED
 from infhess.bench.deep_bench import Selection
 from infhess.harness.jobs import run as run_jobs
@@ -157,3 +157,19 @@ def test_names_that_are_not_there_are_told_with_those_that_are(monkeypatch):
     with pytest.raises(ValueError, match=r"--method: SOAP is not installed; pip install 'pytorch-optimizer'"):
         deep_bench.methods(["SOAP"])
     assert "SOAP" not in deep_bench.methods()
+
+
+def test_every_rate_of_a_grid_is_a_method_of_its_own(tiny):
+    chosen = deep_bench.Selection(["tiny"], [0], [deep_baselines.ROTATED, "AdamW, warm-up and cosine"], 12)
+    jobs = list(deep_bench.every_rate(chosen))
+    assert [job.template.method for job in jobs] == [
+        deep_baselines.ROTATED, *(f"AdamW, warm-up and cosine, {rate:g}" for rate in deep_baselines.RATES),
+    ]  # fmt: skip
+    text = every_rate.summary([row for job in jobs for row in job.run()])
+    assert all(f"| {job.template.method} |" in text for job in jobs)
+
+
+def test_muon_trains_matrices_and_adamw_all_else():
+    net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 3))
+    both = deep_baselines.MuonAdamW(list(net.parameters()), lr=1e-3)
+    assert [len(part.param_groups[0]["params"]) for part in both.parts] == [1, 3]

@@ -6,7 +6,9 @@ import torch
 from infhess.bench import overhead
 from infhess.harness.rows import Row
 
-METHODS = {name: overhead.methods()[name] for name in ("SGD", overhead.UNIT, "infhess.RateFree")}
+METHODS = {
+    name: overhead.methods()[name] for name in ("SGD", overhead.UNIT, "infhess.RateFree", "infhess.RateFree, kronecker")
+}
 
 
 @pytest.fixture

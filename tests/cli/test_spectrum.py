@@ -74,3 +74,25 @@ def test_the_command_names_what_is_wrong(target, message, tmp_path, here):
     error = run_here("spectrum", target, status=2)
     assert message in error
     assert "Traceback" not in error
+
+
+def test_density_and_layers_on_demand(tmp_path, here):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "def net():\n"
+        "    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))\n"
+        "    x = torch.randn(96, 3, generator=torch.Generator().manual_seed(0))\n"
+        "    return model, torch.nn.MSELoss(), list(zip(x.split(32), x[:, :1].split(32)))\n"
+    )
+    out = run_here("spectrum", "mine:net", "--k", "2", "--density", "--layers")
+    assert "Layers, with 95 % intervals" in out
+    assert "Shares of all eigenvalues" in out
+    numbers = json.loads((tmp_path / "runs/spectrum/spectrum.json").read_text())
+    assert list(numbers["layers"]) == ["0", "2"]
+    assert numbers["layers"]["0"]["largest-low"] <= numbers["layers"]["0"]["largest"]
+    assert numbers["density"]["stopped"] == "all data"
+    assert numbers["density"]["cdf"]["share"][-1] == pytest.approx(1.0)
+    assert (tmp_path / "runs/spectrum/density.png").read_bytes().startswith(b"\x89PNG")
+    rows = (tmp_path / "runs/spectrum/rows.csv").read_text()
+    assert "mine:net/layer-2,largest-high" in rows
+    assert "mine:net/share near zero,low" in rows

@@ -33,3 +33,11 @@ def test_split_batches_are_the_joint_batch(found, world, name):
         assert theirs == found[world][0][name][0]  # bit for bit
         assert their_rate == pytest.approx(rate, rel=1e-7)
         torch.testing.assert_close(torch.tensor(theirs, dtype=F64), w, rtol=1e-7, atol=1e-9)
+
+
+def test_a_process_that_runs_out_of_data_joins(tmp_path):
+    (first, said), (second, also) = in_processes(2, ddp_cases.uneven_ends, 2, tmp_path / "store")
+    assert first == second
+    assert first[-2][0] == 100  # steps of both
+    assert "Join([model, opt])" in said
+    assert said == also

@@ -43,7 +43,7 @@ def test_the_rate_is_the_same_for_every_clip(observe_last):
     torch.testing.assert_close(flat(a), flat(b), rtol=1e-7, atol=1e-10)
     assert float(opt_a.rate) == pytest.approx(float(opt_b.rate), rel=1e-6)
     free = trained(lambda model: None)[1]
-    assert 0.7 < float(opt_a.rate) / float(free.rate) < 1.3  # normalised gradients have another D
+    assert 0.6 < float(opt_a.rate) / float(free.rate) < 1.6  # normalised gradients have another D
 
 
 def test_the_order_of_observe_and_clip_does_not_matter():

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from infhess.optim.rate.rate_state import RateState
+from infhess.optim.rate.settings import KRONECKER
 
 
 def settled(**changes):
@@ -162,3 +163,36 @@ def test_what_braked_is_told_once_with_its_count():
     assert state.diagnostics(1.0) == ()
     state.rate = 1.01 * state.allowed
     assert "has grown" in state.diagnostics(1.0)[0]
+
+
+@pytest.mark.parametrize(("points", "factor"), [(0.0, 4.0), (32.0, 4.0), (256.0, 4.0), (4.0, 2.0)])
+def test_where_rotated_curvature_allows_for_four_times_the_ratio_and_less_with_small_batches(points, factor):
+    assert settled(log_rate=0.7, points=points, rule=KRONECKER).allowed == pytest.approx(factor * math.exp(0.7))
+
+
+def test_where_rotated_a_quarter_of_all_steps_is_the_longest_gap_until_that_is_eighty():
+    due, last = [], 4
+    for t in range(5, 700):
+        if settled(steps=t - 1.0, steps_at_probe=float(last), rule=KRONECKER).due:
+            due.append(t)
+            last = t
+    assert due[:8] == [6, 8, 11, 15, 20, 27, 36, 48]
+    assert [b - a for a, b in zip(due[-4:], due[-3:])] == [80, 80, 80]
+
+
+def test_where_rotated_the_rate_grows_as_the_number_of_steps_once_it_has_reached_what_is_allowed_for():
+    state = settled(steps=100.0, slow=1.0, rule=KRONECKER)
+    for _ in range(100):
+        state.advance(1.0, 1e9)
+    assert state.rate == pytest.approx(2.0, rel=0.01)
+    plain = settled(steps=100.0, slow=1.0)
+    plain.advance(1.0, 1e9)
+    assert plain.rate == pytest.approx(1.01)
+
+
+def test_where_rotated_eps_is_in_units_of_the_largest_gradient_of_all_probes():
+    for rule, expected in ((KRONECKER, 3.0), (RateState.rule, 2.0)):
+        state = settled(rule=rule)
+        for gradient in (1.0, 3.0, math.nan, math.inf, 0.0, 2.0):
+            state.measure(gradient)
+        assert state.gradient == expected

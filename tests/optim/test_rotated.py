@@ -46,7 +46,7 @@ def dense(own, shape, g):
 @pytest.mark.parametrize("block", [1024, 4])
 @pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) > 1])
 def test_ahead_and_the_step_are_the_dense_operator_which_is_symmetric_and_positive(monkeypatch, shape, block):
-    monkeypatch.setattr(rotated, "BLOCK", block)
+    monkeypatch.setattr(rotated, "BLOCKS", (block, block))
     own, g, x = moved(fresh(*shape), shape, 25), randn(*shape, seed=50), randn(*shape, seed=51)
     D = dense(own, shape, g)
     found = torch.stack(
@@ -136,11 +136,25 @@ def test_bases_are_refreshed_every_ten_steps_and_later_every_tenth_of_all():
     assert len(due) < 90
 
 
-def test_long_sides_are_cut_into_equal_blocks_and_sides_of_one_are_left_alone(monkeypatch):
-    monkeypatch.setattr(rotated, "BLOCK", 256)
-    assert [tuple(side(n)) for n in (1, 2, 256, 784, 864, 1152)] == [
-        (0, 0), (1, 2), (1, 256), (4, 196), (4, 216), (6, 192),
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (1, (0, 0)),
+        (2, (1, 2)),
+        (64, (1, 64)),
+        (66, (2, 33)),
+        (77, (1, 77)),
+        (128, (2, 64)),
+        (192, (3, 64)),
+        (509, (0, 0)),
+    ],
+)
+def test_long_sides_are_cut_into_equal_blocks_unless_they_are_tiny_and_sides_of_one_are_left_alone(n, expected):
+    assert tuple(side(n, 64)) == expected
+
+
+def test_an_embedding_is_rotated_by_its_columns_alone():
+    assert SCALING.shapes(torch.empty(30_000, 48)).keys() == {"exp_avg_sq", "right", "right_basis"}
 
 
 def test_state_has_the_shapes_and_the_size_that_are_told():

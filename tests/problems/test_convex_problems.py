@@ -6,10 +6,17 @@ import pytest
 import torch
 
 from convex_cases import needs_data, small
-from infhess.problems.convex_problems import breast_cancer, softmax
+from infhess.problems.convex_problems import breast_cancer, huber, poisson, softmax
 from infhess.problems.convex_problems import logistic as logistic_loss
 
-CASES = [small(), small(logistic_loss, l2=1e-3), small(softmax, 4, l2=1e-3), breast_cancer()]
+CASES = [
+    small(),
+    small(poisson, l2=1e-3),
+    small(huber, l2=1e-3),
+    small(logistic_loss, l2=1e-3),
+    small(softmax, 4, l2=1e-3),
+    breast_cancer(),
+]
 
 
 @pytest.mark.parametrize("problem", CASES)

@@ -11,7 +11,7 @@ from torch import nn
 import infhess
 from infhess.spectra.krylov import Krylov, mean_variance
 from infhess.spectra.ritz import Ritz, ritz
-from infhess.spectra.spectrum import _grown, _why, _width
+from infhess.spectra.rounds import grown_data, why, width_of
 from infhess.spectra.student import log_interval, two_sided
 from util import F64, close, randn
 
@@ -125,8 +125,8 @@ def test_the_width_is_that_of_the_widest_relative_to_its_value_or_a_thousandth_o
     r = made(values=[10.0, 1e-4], se=[0.1, 0.01], causal=[10.0, 1e-4], truncation=[0.0, 0.0])
     low, high = r.interval(0.95)
     half = (high - low) / 2
-    assert _width(r, 1) == pytest.approx(float(half[0]) / 10)
-    assert _width(r, 2) == pytest.approx(float(half[1]) / 0.01)
+    assert width_of(r, 1) == pytest.approx(float(half[0]) / 10)
+    assert width_of(r, 2) == pytest.approx(float(half[1]) / 0.01)
 
 
 def test_the_variance_of_a_weighted_mean():
@@ -139,7 +139,7 @@ def test_the_variance_of_a_weighted_mean():
     [(0.2, 0.1, 5.2), (0.1, 0.1, 2.0), (0.4, 0.1, 20.8), (9.0, 0.1, 32.0), (0.2, None, 0), (math.nan, 0.1, 0)],
 )
 def test_data_grows_as_the_width_asks_for_between_2_and_32_times(width, rtol, times):
-    assert _grown(1000, width, rtol) == pytest.approx(1000 * times)
+    assert grown_data(1000, width, rtol) == pytest.approx(1000 * times)
 
 
 class Cost:
@@ -147,12 +147,12 @@ class Cost:
 
 
 def test_why_rounds_end():
-    def why(width=0.2, rtol=0.1, everything=False, budget=1000, coming=100):
-        return _why(width, rtol, everything, Cost, budget, coming)
+    def reason(width=0.2, rtol=0.1, everything=False, budget=1000, coming=100):
+        return why(width, rtol, everything, Cost, budget, coming)
 
-    assert why(rtol=None) == "one round"
-    assert why(width=math.nan) == "noise unknown"
-    assert why(width=0.1) == "tolerance"
-    assert why(everything=True) == "all data"
-    assert why() == "goes on"
-    assert why(coming=101) == "budget"
+    assert reason(rtol=None) == "one round"
+    assert reason(width=math.nan) == "noise unknown"
+    assert reason(width=0.1) == "tolerance"
+    assert reason(everything=True) == "all data"
+    assert reason() == "goes on"
+    assert reason(coming=101) == "budget"

@@ -12,13 +12,14 @@ from torch.nn.functional import cross_entropy
 from infhess.curvature import Hessian
 from infhess.harness import Job, Row, Target, at_most, markdown, target_cells
 from infhess.harness.methods import paper_optimizer_for_nets
+from infhess.harness.peak import Peak
 from infhess.harness.timing import copied_bytes, copy_seconds, on_threads, timed
-from infhess.optim import Preconditioned
+from infhess.optim import Preconditioned, RateFree
 from infhess.problems import paper_net, seeded
 from infhess.problems.shuffled import objective
 
 EXPERIMENT, BATCH, EPOCH, REPEATS = "bench-deep-cost", 32, 1563, 15
-RANKS = (2, 8, 32)
+RANKS, SCALINGS = (2, 8, 32), ("diagonal", "kronecker")
 RATE = 1e-8  # so small that nothing moves while it is timed
 
 
@@ -48,6 +49,9 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
             template = Row(EXPERIMENT, problem, f"step at rank {rank} / bound", seed, BATCH)
             yield Job(template, step_rows, (threads, rank, width))
         yield Job(Row(EXPERIMENT, problem, "update / epoch in seconds", seed, BATCH), update_rows, (threads, width))
+        for scaling in SCALINGS:
+            template = Row(EXPERIMENT, problem, f"probe, {scaling} / gradient", seed, BATCH)
+            yield Job(template, probe_rows, (threads, scaling, width))
 
 
 def step_rows(template: Row, threads: int, rank: int, width: float) -> list[Row]:
@@ -73,6 +77,48 @@ def step_rows(template: Row, threads: int, rank: int, width: float) -> list[Row]
     return [replace(template, method=name, seconds=extra, metric=metric) for name, metric in measured.items()]
 
 
+def probe_rows(template: Row, threads: int, scaling: str, width: float) -> list[Row]:
+    """A step at which the training pass is probed, beyond one at which it is not: in gradients, and memory at its peak."""
+    with on_threads(threads):
+        net = NoiseNet(template.seed, width)
+        opt = RateFree(net.params, scaling=scaling, lr=RATE)
+        pairs = [(_probing(net, opt, probe=True), _probing(net, opt, probe=False)) for _ in range(REPEATS + 2)][2:]
+        gradient = median(timed(net.gradient) for _ in range(REPEATS))
+        extra = median(a - b for a, b in pairs)
+        copies = {points: _copies(net, opt, points) for points in (2, BATCH)}
+    measured = {f"probe, {scaling} / gradient": extra / gradient}
+    # Activations of the graph grow with the batch, and are most of it with many points.
+    measured |= {f"probe, {scaling}: memory / parameters, {n} points": value for n, value in copies.items()}
+    return [replace(template, method=name, seconds=extra, metric=metric) for name, metric in measured.items()]
+
+
+def _copies(net: NoiseNet, opt: RateFree, points: int) -> float:
+    """The peak of a step that is probed beyond that of one that is not, in copies of the parameters."""
+    x, y = net.batches[0]
+    net.batches[0] = x[:points], y[:points]
+    known = [t for p in net.params for t in (p, p.grad, *opt.state[p].values()) if t is not None]
+    with Peak(known) as probed:
+        _probing(net, opt, probe=True)
+    with Peak(known) as plain:
+        _probing(net, opt, probe=False)
+    net.batches[0] = x, y
+    return float(probed.most - plain.most) / (4 * net.size)
+
+
+def _probing(net: NoiseNet, opt: RateFree, *, probe: bool) -> float:
+    """Seconds of a whole step; whether it is probed is set by hand."""
+    state = opt._rate_state
+    state.steps_at_probe, state.rate_at_probe = -state.steps - 1000 if probe else state.steps + 1, state.rate
+    state.steps = max(state.steps, 1000.0)
+
+    def step() -> None:
+        with opt.watch(points=BATCH):
+            net.gradient()
+        opt.step()
+
+    return timed(step)
+
+
 def update_rows(template: Row, threads: int, width: float) -> list[Row]:
     """An estimate of the paper's kind (10 + 5 products, rank 2), relative to an epoch of 1563 gradients."""
     with on_threads(threads):
@@ -94,6 +140,8 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         f"update / epoch in {unit}": 0.025 for unit in ("gradients", "seconds")
     }
     bounds |= {f"step at rank {k} / bound": 1.5 for k in RANKS}
+    bounds |= {f"probe, {scaling} / gradient": 1.6 for scaling in SCALINGS}
+    bounds |= {f"probe, {scaling}: memory / parameters, 2 points": 4 for scaling in SCALINGS}
     bounds |= {f"memory at rank {k} / parameters": k + 2 for k in RANKS}
     return [at_most(f"{r.problem}: {r.method}", r.metric, bounds[r.method]) for r in rows if r.method in bounds]
 

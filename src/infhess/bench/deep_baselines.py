@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +24,8 @@ from infhess.problems.shuffled import CountedStream, Data
 # Batches on which BatchNorm's statistics are gathered for the averages of baselines: as many as for those of infhess.
 RECENT = 16
 
+MakeWithRate = Callable[..., Any]  # parameters and lr ↦ optimizer
+
 # The preconditioner of low rank: directions per layer, and steps until the first estimate and between two.
 RANK, FIRST, BETWEEN = 8, 100, 400
 
@@ -32,8 +35,8 @@ class RateFreeRun(Training):
 
     optimizer: RateFree
 
-    def __init__(self, problem: Problem, stream: CountedStream) -> None:
-        super().__init__(problem, stream, RateFree)
+    def __init__(self, problem: Problem, stream: CountedStream, scaling: str) -> None:
+        super().__init__(problem, stream, partial(RateFree, scaling=scaling))
         self.shown = copy.deepcopy(self.model)
 
     def observe(self, batch: Data) -> None:
@@ -94,6 +97,50 @@ class Averaged(Training):
         self.averager.step()
 
 
+class WarmCosine(Training):
+    """A rate that rises over the first twentieth of the budget and then falls to zero along a cosine: it knows the budget."""
+
+    def __init__(self, rate: float, problem: Problem, stream: CountedStream, make: MakeWithRate) -> None:
+        super().__init__(problem, stream, partial(make, lr=rate))
+        steps = max(1, stream.budget // stream.size)
+        warm = max(1, steps // 20)
+        share = lambda t: min((t + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * min(t / steps, 1.0)))  # noqa: E731
+        self.schedules = [torch.optim.lr_scheduler.LambdaLR(part, share) for part in parts_of(self.optimizer)]
+
+    def step(self) -> None:
+        """A step of the optimizer, and one of the schedule."""
+        super().step()
+        for schedule in self.schedules:
+            schedule.step()
+
+
+class MuonAdamW:
+    """Muon for matrices, AdamW for all else, as its authors advise; at one rate, in units of AdamW's."""
+
+    def __init__(self, params: list[nn.Parameter], lr: float) -> None:
+        trained = [p for p in params if p.requires_grad]
+        matrices = [p for p in trained if p.ndim == 2]
+        others = [p for p in trained if p.ndim != 2]
+        self.parts: list[torch.optim.Optimizer] = []
+        self.parts += [torch.optim.Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw")] if matrices else []
+        self.parts += [torch.optim.AdamW(others, lr=lr)] if others else []
+
+    def zero_grad(self) -> None:
+        """Of both."""
+        for part in self.parts:
+            part.zero_grad()
+
+    def step(self) -> None:
+        """Of both."""
+        for part in self.parts:
+            part.step()
+
+
+def parts_of(optimizer: Any) -> list[torch.optim.Optimizer]:
+    """The optimizers that a schedule is for."""
+    return list(getattr(optimizer, "parts", [optimizer]))
+
+
 class PaperRun(Training):
     """The paper's variant for nets: an estimate at the start of every epoch except the first, which has the given rate."""
 
@@ -146,6 +193,7 @@ def observed(rate: float, base: str) -> Method:
 
 
 NO_RATE, ADAM, SGD, SCHEDULE_FREE, PAPER = "infhess, no learning rate", "Adam", "sgd", "schedule-free AdamW", "paper"
+ROTATED = f"{NO_RATE}, rotated"
 AROUND = {base: f"infhess, online {base}" for base in BASES}
 RANKED = f"{AROUND['sgd']}, rank {RANK} per layer"
 
@@ -154,13 +202,31 @@ def _with(path: str) -> Make:
     return fixed(partial(Training, make=partial(imported, path=path)))
 
 
+def soap(params: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    """Of what trains: it takes no frozen parameters."""
+    return imported([p for p in params if p.requires_grad], "pytorch_optimizer.SOAP", lr=lr)
+
+
+def _with_rate(rate: float, make: MakeWithRate) -> Method:
+    return partial(Training, make=partial(make, lr=rate))
+
+
+def _cosine(rate: float, make: MakeWithRate) -> Method:
+    return partial(WarmCosine, rate, make=make)
+
+
+# What second-order methods and AdamW with a schedule are tuned over.
+RATES = (1e-3, 3e-3, 1e-2)
+
+
 def _net(make: Make, grid: tuple[float, ...] = (), default: float | None = None, package: str = "") -> Baseline:
     """A method has one outcome here."""
     return Baseline(make, grid, default, ("",), package)
 
 
 METHODS: dict[str, Baseline] = {
-    NO_RATE: _net(fixed(RateFreeRun)),
+    NO_RATE: _net(fixed(partial(RateFreeRun, scaling="diagonal"))),
+    ROTATED: _net(fixed(partial(RateFreeRun, scaling="kronecker"))),
     **{AROUND[base]: _net(partial(observed, base=base), (), 1e-2) for base in BASES},
     RANKED: _net(fixed(Ranked)),
     SGD: _net(methods.sgd, (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), 1e-3),
@@ -171,7 +237,9 @@ METHODS: dict[str, Baseline] = {
     "DoG": _net(fixed(Averaged), (), 1.0, "dog"),
     "schedule-free sgd": _net(partial(schedule_free, base="SGD", run=Refreshed), (), 1.0, "schedulefree"),
     SCHEDULE_FREE: _net(partial(schedule_free, base="AdamW", run=Refreshed), (), 0.0025, "schedulefree"),
-    "SOAP": _net(_with("pytorch_optimizer.SOAP"), (), 3e-3, "pytorch_optimizer"),
+    "SOAP": _net(partial(_with_rate, make=soap), RATES, 3e-3, "pytorch_optimizer"),
+    "Muon and AdamW, warm-up and cosine": _net(partial(_cosine, make=MuonAdamW), RATES, 3e-3),
+    "AdamW, warm-up and cosine": _net(partial(_cosine, make=torch.optim.AdamW), RATES, 3e-3),
     PAPER: _net(methods.by_setting(PaperRun), (), 1e-2),
     "CDAT": _net(fixed(Cdat)),
 }

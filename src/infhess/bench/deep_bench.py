@@ -73,6 +73,15 @@ def jobs(chosen: Selection) -> Iterator[Job]:
     return Comparison(EXPERIMENT, net_problem).jobs(chosen.cells(), chosen.table(), chosen.seeds, tuned())
 
 
+def every_rate(chosen: Selection) -> Iterator[Job]:
+    """Every method on every problem, at each rate of its grid where it has one: none is tuned on another seed."""
+    comparison = Comparison(EXPERIMENT, net_problem)
+    for cell, (name, baseline), seed in product(chosen.cells(), chosen.table().items(), chosen.seeds):
+        for value in baseline.tried() or [baseline.default or 0.0]:
+            title = f"{name}, {value:g}" if baseline.grid else name
+            yield comparison.job(cell, title, baseline.make, Setting(value), seed)
+
+
 def tuning(chosen: Selection) -> Iterator[Job]:
     """The grids, on a seed that is not reported."""
     return Comparison(TUNING, net_problem, ends, math.inf).tuning(chosen.cells(), chosen.table())

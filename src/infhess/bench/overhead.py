@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from infhess.harness.timing import on_threads
 from infhess.problems.nets import paper_net
 
 EXPERIMENT, UNIT = "bench-overhead", "Adam, foreach"
+DIAGONAL, ROTATED, SOAP = "infhess.RateFree", "infhess.RateFree, kronecker", "SOAP"
+GRADIENT, NET = "gradient", "paper's net, batch 32"
 # Steps before a clock is looked at, rounds in which all optimizers take turns, and steps of each in a round.
 WARM, ROUNDS, STEPS = 130, 7, 15
 Optimizer = Any
@@ -58,9 +60,7 @@ def settings(width: float) -> dict[str, Callable[[], Setting]]:
             nn.Linear(253, 1), _squared, (torch.randn(256, 253), torch.randn(256, 1))
         ),
         f"{many} small tensors": lambda: Setting(Tensors(many, 16), alone, torch.ones(8, 1)),
-        "paper's net, batch 32": lambda: Setting(
-            paper_net(width), _entropy, (torch.randn(32, 3, 32, 32), torch.randint(10, (32,)))
-        ),
+        NET: lambda: Setting(paper_net(width), _entropy, (torch.randn(32, 3, 32, 32), torch.randint(10, (32,)))),
         "4 tensors of 2 million": lambda: Setting(Tensors(4, large), alone, torch.ones(8, 1)),
     }
 
@@ -80,7 +80,8 @@ def methods() -> dict[str, Callable[[Sequence[Tensor]], Optimizer]]:
         UNIT: lambda p: torch.optim.Adam(p, lr=1e-5, foreach=True),
         "Adam, fused": lambda p: torch.optim.Adam(p, lr=1e-5, fused=True),
         "infhess.Preconditioned(SGD)": lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=1e-5)),
-        "infhess.RateFree": lambda p: infhess.RateFree(p),
+        DIAGONAL: lambda p: infhess.RateFree(p, scaling="diagonal"),
+        ROTATED: lambda p: infhess.RateFree(p, scaling="kronecker"),
     }
     try:
         import schedulefree
@@ -91,7 +92,7 @@ def methods() -> dict[str, Callable[[Sequence[Tensor]], Optimizer]]:
     try:
         import pytorch_optimizer
 
-        found["SOAP"] = lambda p: pytorch_optimizer.SOAP(p, lr=1e-5)
+        found[SOAP] = lambda p: pytorch_optimizer.SOAP(p, lr=1e-5)
     except ImportError:
         pass
     return found
@@ -105,11 +106,23 @@ class Runner:
         self.optimizer = make(list(self.model.parameters()))
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()
-        torch.autograd.backward(self.loss(setting.batch))
+        self.backward()
 
     def loss(self, batch: Batch) -> Tensor:
         """Of the copy."""
         return self.setting.loss(self.model, batch)
+
+    def backward(self) -> float:
+        """A forward and a backward pass; their seconds."""
+        start = time.thread_time()
+        self.model.zero_grad()
+        torch.autograd.backward(self.loss(self.setting.batch))
+        return time.thread_time() - start
+
+    def state(self) -> int:
+        """Numbers of state."""
+        owns = self.optimizer.state.values()
+        return sum(t.numel() for own in owns for t in tree_leaves(own) if isinstance(t, Tensor))
 
     def seconds(self) -> tuple[float, float]:
         """Of `observe` and of `step`, of this thread's own time: other processes do not count."""
@@ -136,21 +149,31 @@ def overhead_rows(template: Row, width: float) -> list[Row]:
         for runner in runners.values():
             for _ in range(WARM):
                 runner.seconds()
-        rounds = [{name: _typical(runner) for name, runner in runners.items()} for _ in range(ROUNDS)]
+        rounds = [{name: _timed(runner) for name, runner in runners.items()} for _ in range(ROUNDS)]
+        gradient = median(runners[UNIT].backward() for _ in range(STEPS))
         passes = {name: memory_passes(runner) for name, runner in runners.items()}
-    rows = []
-    for name in runners:
-        ratio = median(sum(found[name]) / sum(found[UNIT]) for found in rounds)
-        observe, step = (median(found[name][i] for found in rounds) for i in (0, 1))
+    rows = [replace(template, method=f"{GRADIENT}:", seconds=gradient)]
+    size = sum(p.numel() for p in setting.model.parameters())
+    whole = {name: mean(sum(both) for found in rounds for both in found[name]) for name in runners}
+    for name, runner in runners.items():
+        typical = [{n: _typical(found[n]) for n in (name, UNIT)} for found in rounds]
+        ratio = median(sum(found[name]) / sum(found[UNIT]) for found in typical)
+        observe, step = (median(found[name][i] for found in typical) for i in (0, 1))
+        extra = whole[name] - whole[UNIT]
+        rows.append(replace(template, method=f"{name}: extra", seconds=extra, metric=extra / (gradient + whole[UNIT])))
+        rows.append(replace(template, method=f"{name}: state", metric=runner.state() / size))
         rows.append(replace(template, method=name, seconds=observe + step, metric=ratio))
         rows.append(replace(template, method=f"{name}: observe", seconds=observe))
         rows.append(replace(template, method=f"{name}: memory passes", metric=passes[name]))
     return rows
 
 
-def _typical(runner: Runner) -> tuple[float, float]:
-    """The median step of a few: a probe that is due among them does not count."""
-    found = [runner.seconds() for _ in range(STEPS)]
+def _timed(runner: Runner) -> list[tuple[float, float]]:
+    return [runner.seconds() for _ in range(STEPS)]
+
+
+def _typical(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The median step of a few: a probe or a refresh that is due among them does not count; in `extra` they do."""
     return median(o for o, _ in found), median(s for _, s in found)
 
 
@@ -200,12 +223,26 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     known = {(row.problem, row.method): row.metric for row in rows}
     found = []
     for problem in dict.fromkeys(row.problem for row in rows):
-        for name, bound in (("infhess.Preconditioned(SGD)", 2.0), ("infhess.RateFree", 1.5)):
+        for name, bound in (("infhess.Preconditioned(SGD)", 2.0), (DIAGONAL, 1.5)):
             found.append(at_most(f"{problem}: {name} / {UNIT}", known[problem, name], bound))
         theirs = known.get((problem, "schedule-free AdamW: memory passes"))
         if theirs:
-            ours = known[problem, "infhess.RateFree: memory passes"]
+            ours = known[problem, f"{DIAGONAL}: memory passes"]
             found.append(at_most(f"{problem}: memory passes, RateFree / schedule-free AdamW", ours / theirs, 1.3))
+        found += _rotated_targets(problem, known)
+    return found
+
+
+def _rotated_targets(problem: str, known: dict[tuple[str, str], float]) -> list[Target]:
+    """The rotated scaling: seconds beyond Adam's as a share of a training step, and beside SOAP's; numbers of state."""
+    extra, found = known[problem, f"{ROTATED}: extra"], []
+    if problem == NET:
+        found.append(at_most(f"{problem}: {ROTATED} − {UNIT}, as a share of a training step", extra, 0.15))
+    if (problem, SOAP) in known:
+        theirs = known[problem, f"{SOAP}: extra"]
+        found.append(at_most(f"{problem}: {ROTATED} − {UNIT}, beside SOAP's", extra / theirs, 0.5))
+        more = known[problem, f"{ROTATED}: state"] - known[problem, f"{SOAP}: state"]
+        found.append(at_most(f"{problem}: copies of the parameters beyond SOAP's state, {ROTATED}", more, 1.0))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from infhess._version import __version__
 from infhess.cli.bench import bench
 from infhess.cli.data import data
 from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, remedies
+
+if TYPE_CHECKING:
+    from infhess.harness.rows import RowFile
 
 app = typer.Typer(
     name="infhess",
@@ -134,6 +137,12 @@ def spectrum(
     ] = None,
     matrix: Annotated[Matrix, typer.Option("--matrix", help="Which matrix.")] = Matrix.hessian,
     products: Annotated[Way, typer.Option("--products", help="How products are taken.")] = Way.exact,
+    watch: Annotated[
+        Path | None,
+        typer.Option("--watch", metavar="CHECKPOINTS", help="A folder of checkpoints of the model: one line for each."),
+    ] = None,
+    density: Annotated[bool, typer.Option("--density", help="The density of all eigenvalues too.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Trace and largest eigenvalue of each layer too.")] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show errors of your own code whole.")] = False,
     out: Out = Path("runs/spectrum"),
     seed: Seed = 0,
@@ -141,31 +150,59 @@ def spectrum(
 ) -> None:
     """Top curvature of your own loss over all its data, from mini-batches, with error bars.
 
-    Example: `infhess spectrum infhess.problems.example:small_net --k 5 --rtol 0.2`
+    Example: `infhess spectrum infhess.problems.example:small_net --k 5 --rtol 0.2 --density --layers`
+
+    Example: `infhess spectrum train.py:net --k 2 --watch checkpoints`
     """
     with remedies():
         import json
 
         from infhess.cli import measure, show
+        from infhess.cli.extras import density_figure
         from infhess.experiments import plots
         from infhess.harness.rows import RowFile, set_aside
         from infhess.harness.tables import write
 
-        plots.require()
-        if RowFile(out).rows and not fresh:
+        if watch is None and RowFile(out).rows and not fresh:
             raise ValueError(
                 f"{out / 'rows.csv'} holds an earlier result; choose another --out, or keep it aside with --fresh"
             )
         try:
+            if watch is not None:
+                file = RowFile(out, fresh=fresh, seed=seed)
+                return _watch(file, watch, target, k, rtol, budget, matrix.value, products.value, seed)
             with show.progress(f"spectrum of {target}"):
-                measured = measure.measure(target, k, rtol, budget, matrix.value, products.value, seed)
+                measured = measure.measure(
+                    target, k, rtol, budget, matrix.value, products.value, seed, density=density, layers=layers
+                )
         except measure.UserCodeError as error:
             raise (error.__cause__ or error) if traceback else error from error.__cause__
-        for name in ("spectrum.json", "spectrum.png"):
+        for name in ("spectrum.json", "spectrum.png", "density.png"):
             set_aside(out / name)
         file = RowFile(out, fresh=fresh)
         file.add(measured.rows(seed))
         write(out / "spectrum.json", json.dumps(measured.as_dict(), indent=1))
-        figure = measure.figure(file.rows, out / "spectrum.png")
         show.spectrum(measured)
-        typer.echo(f"\nrows: {file.path}\nnumbers: {out / 'spectrum.json'}\nfigure: {figure}")
+        typer.echo(f"\nrows: {file.path}\nnumbers: {out / 'spectrum.json'}")
+        if not plots.available():
+            return typer.echo("no figure: it needs matplotlib; pip install 'infhess[experiments]'")
+        figure: object = measure.figure(file.rows, out / "spectrum.png")
+        if measured.extras.density is not None:
+            figure = f"{figure}, {density_figure(measured.extras.density, out / 'density.png')}"
+        return typer.echo(f"figure: {figure}")
+
+
+def _watch(file: RowFile, folder: Path, target: str, *how: Any) -> None:
+    """Checkpoints that have no rows yet, then all of them as a table; a second run goes on with new ones."""
+    from infhess.cli import show, watch
+
+    done = {row.problem for row in file.rows if row.experiment == watch.EXPERIMENT}
+    if len(done) < len({row.problem for row in file.rows}):
+        raise ValueError(f"{file.path} holds other rows; choose another --out, or keep them aside with --fresh")
+    todo = [path for path in watch.checkpoints(folder) if path.name not in done]
+    found = watch.watched(target, todo, *how)
+    for path in todo:
+        with show.progress(path.name):
+            file.add(next(found))
+    show.table(f"Top curvature of {target}", *watch.table(file.rows))
+    typer.echo(f"{len(todo)} new checkpoints. Run it again for those to come.\nrows: {file.path}")

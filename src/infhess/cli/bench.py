@@ -83,28 +83,56 @@ def curvature(
         bool, typer.Option("--coverage", help="Do the intervals hold? Trials against the exact spectrum.")
     ] = False,
     trials: Annotated[int, typer.Option("--trials", min=4, help="Trials per cell of --coverage.")] = 200,
+    large: Annotated[
+        bool, typer.Option("--large", help="Transformers of up to ten million weights: seconds and memory.")
+    ] = False,
+    edge: Annotated[
+        bool, typer.Option("--edge", help="The paper's net at the edge of stability: eigenvalues beside 2/η.")
+    ] = False,
+    seconds: Annotated[
+        bool, typer.Option("--seconds", help="Traces and densities in seconds at equal error. One job at a time.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data folder.")] = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Top eigenvalues from mini-batches beside other tools, at equal work; or the coverage of the intervals.
+    """Top eigenvalues from mini-batches beside other tools, at equal work; the coverage of intervals; seconds at equal error.
+
+    With --large, how seconds and memory grow with weights, data and k; with --edge, curvature along training.
 
     Example: `infhess bench curvature --coverage --trials 50 --data-dir data`
     """
     with remedies():
         from infhess.bench import coverage as intervals
-        from infhess.bench import curvature_bench, eigen_baselines
+        from infhess.bench import curvature_bench, edge_of_stability, eigen_baselines, equal_error, large_nets
         from infhess.cli import show
         from infhess.data import use
         from infhess.harness.rows import RowFile
+        from infhess.harness.timing import on_threads
 
+        if coverage + large + edge + seconds > 1:
+            raise ValueError("expected at most one of --coverage, --large, --edge and --seconds")
         use(data_dir)
-        folder = out or Path("runs/bench-curvature-coverage" if coverage else "runs/bench-curvature")
+        kinds = {"-coverage": coverage, "-large": large, "-edge": edge, "-seconds": seconds}
+        kind = next((name for name, chosen in kinds.items() if chosen), "")
+        folder = out or Path(f"runs/bench-curvature{kind}")
         file = RowFile(folder, fresh=fresh, seed=seed)
+        if large:
+            _in_turn(large_nets.jobs(seed, quick=quick), file)
+            return _summarised(file.path, large_nets.summary(file.rows))
+        if edge:
+            show.run(list(edge_of_stability.jobs(seed, quick=quick)), file, workers)
+            edge_of_stability.figure(file.rows, folder / "edge.svg")
+            return _summarised(file.path, edge_of_stability.summary(file.rows))
         if coverage:
             problems = curvature_bench.QUICK if quick else intervals.PROBLEMS
             show.run(list(intervals.jobs(seed, trials, problems)), file, workers)
             return _summarised(file.path, intervals.summary(file.rows))
+        if seconds:
+            chosen = equal_error.PROBLEMS[:1] if quick else equal_error.PROBLEMS
+            with on_threads(1):
+                _in_turn(equal_error.jobs(seed, chosen), file)
+            return _summarised(file.path, equal_error.summary(file.rows))
         show.not_installed(eigen_baselines.missing_tools())
         show.run(list(curvature_bench.jobs(seed, quick=quick)), file, workers)
         curvature_bench.figure(file.rows, folder / "curvature.png")
@@ -117,7 +145,10 @@ def convex(
     seed: FirstSeed = 0,
     seeds: Seeds = 5,
     tune: Annotated[bool, typer.Option("--tune", help="Find the baselines' best settings, on another seed.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data, one seed.")] = False,
+    accuracy: Annotated[
+        bool, typer.Option("--accuracy", help="minimize to eight digits, beside solvers; timed one by one.")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A few small problems that need no data, one seed.")] = False,
     fresh: Fresh = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
@@ -125,6 +156,8 @@ def convex(
     """Convex problems: infhess and what users would pick instead, in data points read, in work and in seconds.
 
     Example: `infhess bench convex --seed 100 --data-dir data`
+
+    Example: `infhess bench convex --accuracy --quick`
     """
     with remedies():
         from infhess.bench import convex_bench, convex_report
@@ -138,6 +171,10 @@ def convex(
 
         plots.require()
         use(data_dir)
+        if accuracy and tune:
+            raise ValueError("expected at most one of --accuracy and --tune")
+        if accuracy:
+            return _accuracy(out or Path("runs/bench-convex-accuracy"), _seeds(seed, seeds, quick), quick, fresh)
         show.not_installed(missing(METHODS))
         folder = out or Path("runs/bench-convex-tuning" if tune else "runs/bench-convex")
         file, budgets = RowFile(folder, fresh=fresh), convex_bench.QUICK if quick else convex_bench.BUDGETS
@@ -152,6 +189,23 @@ def convex(
         return typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
 
 
+def _accuracy(folder: Path, seeds: list[int], quick: bool, fresh: bool) -> None:
+    """minimize and solvers to eight digits, one after the other."""
+    from infhess.bench import accuracy_bench as comparison
+    from infhess.harness.rows import RowFile
+    from infhess.harness.timing import on_threads
+
+    file = RowFile(folder, fresh=fresh)
+    names = comparison.QUICK if quick else (*comparison.KNOWN, *comparison.NEW)
+    with on_threads(1):
+        for name in names:  # a problem at a time is in memory
+            _in_turn(comparison.optima([name]), file)
+            _in_turn(comparison.jobs(file.rows, [name], seeds), file)
+    text = comparison.report(file.rows, folder, seeds)
+    run = comparison.picture(folder / "run.png", seeds[0])
+    typer.echo(f"{text}\nrows: {file.path}\none run: {run}\nreport: {folder / 'report.html'}")
+
+
 @bench.command()
 def deep(
     out: Folder = None,
@@ -162,6 +216,7 @@ def deep(
     safety: Annotated[bool, typer.Option("--safety", help="The paper's net from rates of 1e-6 to 100.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two problems, 100 steps, one seed.")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's net at its full width too.")] = False,
+    rates: Annotated[bool, typer.Option("--rates", help="Methods at every rate of their grids, none tuned.")] = False,
     problem: Annotated[
         list[str] | None, typer.Option("--problem", help="This problem alone; give it again for more.")
     ] = None,
@@ -179,7 +234,7 @@ def deep(
     Example: `infhess bench deep --problem mnist-mlp --method "infhess, no learning rate" --method Adam`
     """
     with remedies():
-        from infhess.bench import deep_bench, deep_results
+        from infhess.bench import deep_bench, deep_results, every_rate
         from infhess.bench.deep_baselines import METHODS
         from infhess.cli import show
         from infhess.data import use
@@ -206,6 +261,9 @@ def deep(
             show.run(list(deep_bench.tuning(chosen)), file, workers)
             settings = write_settings(deep_bench.best(file.rows), folder / "tuned-deep.json")
             return typer.echo(f"rows: {file.path}\nsettings: {settings}")
+        if rates:
+            show.run(list(deep_bench.every_rate(chosen)), file, workers)
+            return _summarised(file.path, every_rate.summary(file.rows))
         for jobs in (deep_bench.jobs, deep_bench.starts, deep_bench.units):
             show.run(list(jobs(chosen)), file, workers)
         text = deep_results.report(file.rows, reported, folder)

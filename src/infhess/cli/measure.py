@@ -7,13 +7,15 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from infhess.cli.extras import Extras, extras
 from infhess.curvature import GaussNewton, Hessian
 from infhess.curvature.batch_source import BatchSource
 from infhess.experiments import plots
@@ -37,26 +39,11 @@ class Measured:
     low: list[float]
     high: list[float]
     seconds: float
+    extras: Extras = field(default_factory=Extras)
 
     def as_dict(self) -> dict[str, Any]:
         """For a script: plain numbers and lists."""
-        found = self.found
-        return {
-            "target": self.target,
-            "values": found.values.tolist(),
-            "std": found.std.tolist(),
-            "low": self.low,
-            "high": self.high,
-            "level": 0.95,
-            "resolved": found.resolved.tolist(),
-            "lowest": list(found.lowest),
-            "parameters": found.vectors.shape[0],
-            "products": found.products,
-            "data_points": found.data_points,
-            "rounds": found.rounds,
-            "stopped": found.stopped,
-            "seconds": self.seconds,
-        }
+        return {"target": self.target, **self.found.as_dict(), "seconds": self.seconds, **self.extras.as_dict()}
 
     def rows(self, seed: int) -> Iterator[Row]:
         """Value, standard error and interval of each eigenvalue."""
@@ -69,24 +56,44 @@ class Measured:
                     EXPERIMENT, f"{self.target}/eigenvalue-{i + 1}", method, seed, 0, found.data_points, found.products,
                     self.seconds, metric=metric,
                 )  # fmt: skip
+        for problem, method, metric in self.extras.rows():
+            yield Row(EXPERIMENT, f"{self.target}/{problem}", method, seed, 0, metric=metric)
 
 
 def measure(
-    target: str, k: int, rtol: float | None, budget: int | None, matrix: str, products: str, seed: int
+    target: str,
+    k: int,
+    rtol: float | None,
+    budget: int | None,
+    matrix: str,
+    products: str,
+    seed: int,
+    *,
+    density: bool = False,
+    layers: bool = False,
 ) -> Measured:
     """Load MODULE:FUNCTION, call it, and take the spectrum of what it returns."""
     function, start = load(target), time.perf_counter()
-    try:
+    with named_errors(target):
         source = source_of(function(), matrix, products, seed)
         found = spectrum(source, k, rtol, budget=budget, generator=torch.Generator().manual_seed(seed))
+        seconds = time.perf_counter() - start
+        more = extras(source, with_density=density, with_layers=layers, seed=seed)
+    low, high = found.interval(0.95)
+    return Measured(target, found, low.tolist(), high.tolist(), seconds, more)
+
+
+@contextmanager
+def named_errors(target: str) -> Iterator[None]:
+    """What goes wrong in the user's code, in a line."""
+    try:
+        yield
     except (Exception, SystemExit) as error:
         reason = str(error).strip().splitlines()
         where = "" if isinstance(error, ValueError | TypeError) else f" failed with {type(error).__name__}"
         raise UserCodeError(
             f"{target}{where}: {reason[0] if reason else 'no message'}; see it whole with --traceback"
         ) from error
-    low, high = found.interval(0.95)
-    return Measured(target, found, low.tolist(), high.tolist(), time.perf_counter() - start)
 
 
 def load(target: str) -> Any:
@@ -147,7 +154,7 @@ def source_of(returned: Any, matrix: str, products: str, seed: int) -> BatchSour
         raise TypeError(
             f"the function must return {FORMS}, with a torch.nn.Module as the model; it returned two functions"
         )
-    params = [p for p in first.parameters() if p.requires_grad]
+    params = {name: p for name, p in first.named_parameters() if p.requires_grad}
     if matrix == "gauss-newton":
         if products != "exact":
             raise ValueError("--products difference is for the Hessian; leave it out with --matrix gauss-newton")
@@ -157,7 +164,8 @@ def source_of(returned: Any, matrix: str, products: str, seed: int) -> BatchSour
 
 def figure(rows: Sequence[Row], path: Path) -> Path:
     """Eigenvalues with their 95 % intervals."""
-    values, low, high = ([r.metric for r in rows if r.method == what] for what in ("value", "low", "high"))
+    tops = [r for r in rows if "/eigenvalue-" in r.problem]
+    values, low, high = ([r.metric for r in tops if r.method == what] for what in ("value", "low", "high"))
     index = range(1, len(values) + 1)
     errors = [[max(0.0, v - end) for v, end in zip(values, low)], [max(0.0, end - v) for v, end in zip(values, high)]]
     fig, ax = plots.figure()

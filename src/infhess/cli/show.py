@@ -116,6 +116,14 @@ def spectrum(measured: Measured) -> None:
         f"Smallest value seen {value:.3g} ± {std:.2g}. {found.products} products, {found.data_points} data points, "
         f"{measured.seconds:.1f} s; stopped: {found.stopped}."
     )
+    layers, shares = measured.extras.layer_lines(), measured.extras.density_lines()
+    if layers:
+        table("Layers, with 95 % intervals", ["layer", "trace", "largest eigenvalue"], layers)
+    if shares and measured.extras.density is not None:
+        table("Shares of all eigenvalues", ["eigenvalues", "share", "95 % interval"], shares)
+        error = measured.extras.density.data_error
+        if error:
+            console().print(f"Data that was not read adds up to ± {error:.2g} to an interval.")
 
 
 def datasets() -> None:

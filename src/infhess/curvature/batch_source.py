@@ -1,21 +1,22 @@
-"""Sources that read mini-batches: the Hessian and the Gauss–Newton matrix of a PyTorch loss."""
+"""Sources that read mini-batches, and the Hessian of a PyTorch loss."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from infhess._checks import as_vectors, count, generator_on
+from infhess._distributed import all_reduce_sum, mean_over_processes, rank, world_size
 from infhess._precision import full_precision
 from infhess.curvature.batches import Batch, Stream, size_of
 from infhess.curvature.draws import Draw
-from infhess.curvature.flat import Flat
-from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
+from infhess.curvature.flat import Flat, Params
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
+from infhess.curvature.pooled import PooledLocal, failed_somewhere
 from infhess.curvature.reading import Reading
 from infhess.curvature.slices import slice_gradients
 from infhess.curvature.source import Source
@@ -24,19 +25,33 @@ from infhess.curvature.untouched import Watch
 Loss = Callable[..., Tensor]
 
 
+class Question(NamedTuple):
+    """A vector to multiply, made when its turn comes, and what is taken of the product: so many numbers."""
+
+    vector: Callable[[], Tensor]
+    take: Callable[[Tensor], Tensor]
+    width: int
+
+
 class BatchSource(Source):
     """Products and gradients at the present parameters, each call on the next mini-batch.
 
     Nothing but the result is left behind: parameters, `.grad`, buffers, training mode and the random state are as before.
+
+    Where several processes were started by `torch.distributed`, their sources are one: each takes products of its own batches,
+    all have the mean, and all have to call the same, with the same seeds. `source.pooled = False` keeps one to its process.
     """
 
+    pooled = True
+
     def __init__(
-        self, params: Iterable[Tensor], batches: Iterable[Batch], split: bool, generator: torch.Generator | None
+        self, params: Params, batches: Iterable[Batch], split: bool, generator: torch.Generator | None
     ) -> None:
         generator_on(generator)
         if not isinstance(split, bool):
             raise TypeError(f"split: expected True or False, got {split!r}")
-        self.flat, self.stream, self.split = Flat(params), Stream(batches, self.points_of), split
+        self.flat, self.split = Flat(params), split
+        self.stream = Stream(batches, self._own_points, self._sum)
         self.size, self.like = self.flat.size, self.flat.like
         self._generator = generator or torch.Generator().manual_seed(0)
         self.watch = Watch()  # what was seen of the loss so far
@@ -50,20 +65,44 @@ class BatchSource(Source):
     def fresh(self, batches: Iterable[Batch]) -> BatchSource:
         """The same matrix from other data, with counts of its own."""
 
+    @property
+    def _in_several(self) -> bool:
+        """Whether this source and those of other processes are one."""
+        return self.pooled and world_size() > 1
+
+    def _sum(self, value: float) -> float:
+        """Over the processes that estimate together."""
+        return all_reduce_sum([value], self.flat.device)[0] if self._in_several else value
+
     def draw(self) -> Batch:
-        """The next batch, counted."""
-        batch = self.stream.next()
+        """The next batch, counted; in several processes, the next one of each."""
+        batch: Batch = None
+        failure: Exception | None = None
+        try:
+            batch = self.stream.next()
+        except ValueError as error:
+            failure = error
+        if self._in_several:
+            failure = failed_somewhere(failure, self.flat.device)
+        if failure is not None:
+            raise failure
         self.data_points += self.points_of(batch)
         return batch
 
     def points_of(self, batch: Batch) -> int:
-        """The data points of a batch."""
+        """The data points of a batch; in several processes, of those of all of them."""
+        return round(self._sum(self._own_points(batch)))
+
+    def _own_points(self, batch: Batch) -> int:
         return self._points or size_of(batch)
 
     @full_precision
     def local(self, batch: Batch, seed: int | None = None) -> Local:
         """The curvature of one batch, with a seed of its own for its dropout."""
-        local = self.at(batch, self.seed() if seed is None else seed)
+        seed = self.seed() if seed is None else seed
+        if self._in_several:
+            return PooledLocal(self.at(batch, seed + rank()), self._own_points(batch))
+        local = self.at(batch, seed)
         local.points = self.points_of(batch)
         return local
 
@@ -125,11 +164,12 @@ class BatchSource(Source):
         return Y
 
     def _count(self, local: Local, products: int) -> None:
-        self._count_points(products, local.points)
+        self.count_products(products, local.points)
         self.watch.random |= local.watch.random
         self.watch.batch_statistics |= local.watch.batch_statistics
 
-    def _count_points(self, products: int, points: int) -> None:
+    def count_products(self, products: int, points: int) -> None:
+        """Note down products with so many points each."""
         self.products += products
         self.product_points += products * points
 
@@ -143,22 +183,38 @@ class BatchSource(Source):
         are few of them, a part of them joined. Batches whose points share statistics (BatchNorm in training mode) are not
         cut: half a batch is then another loss.
         """
+        width = 1 if forms else self.size
+
+        def asked(s: Tensor) -> Question:
+            return Question(lambda: s, (lambda y: (s @ y)[None]) if forms else (lambda y: y), width)
+
+        draws = self.fresh_answers([asked(s) for s in vectors], points, chunks, batches)
+        return draws[0] if len(draws) == 1 else draws[0]._replace(products=torch.cat([d.products for d in draws], 1))
+
+    @full_precision
+    def fresh_answers(self, questions: list[Question], points: int, chunks: int, batches: int = 1) -> list[Draw]:
+        """What each question takes from its product, over the same fresh data: the graph of a batch serves all of them."""
         cut = self.split and not self.watch.batch_statistics
-        reading = Reading(self.stream, self.draw, self.points_of, points, batches)
-        sums = torch.zeros(chunks, len(vectors), 1 if forms else self.size).to(self.like)
+        reading = Reading(
+            self.stream, self.draw, self.points_of, points, batches, world_size() if self._in_several else 1
+        )
+        sums = [self.like.new_zeros(chunks, 1, q.width) for q in questions]
         sizes = torch.zeros(chunks, dtype=torch.float64, device=self.like.device)
         for c, batch in reading.chunks(chunks, cut):
             local, n = self.local(batch), self.points_of(batch)
-            for i, s in enumerate(vectors):
-                y = self.product(local, s)
-                sums[c, i] += n * (s @ y if forms else y)
+            for q, total in zip(questions, sums):
+                total[c, 0] += n * q.take(self.product(local, q.vector()))
             if cut and self.watch.batch_statistics:
-                return self.fresh_products(vectors, points, chunks, batches, forms=forms)
+                return self.fresh_answers(questions, points, chunks, batches)
             sizes[c] += n
         self.stream.warn_of_order(reading.read)
-        sums, sizes = sums[sizes > 0], sizes[sizes > 0]
+        read = sizes > 0
+        if not bool(read.all()):
+            sums, sizes = [total[read] for total in sums], sizes[read]
         unread = 1.0 if self.watch.random else reading.unread
-        return Draw(sums / sizes[:, None, None].to(sums), sizes / sizes.sum(), unread)
+        weights = sizes / sizes.sum()
+        # In place: the sums are as large as so many copies of the parameters.
+        return [Draw(total.div_(sizes[:, None, None].to(total)), weights, unread) for total in sums]
 
 
 class Hessian(BatchSource):
@@ -166,7 +222,8 @@ class Hessian(BatchSource):
 
     Args:
         loss: batch ↦ scalar, the mean loss of the batch; it closes over the model.
-        params: the parameters; what is not named is held fixed, what is named and frozen or unused has zero curvature.
+        params: the parameters, with names (model.named_parameters(), a dict) or without; what is not given is held fixed,
+            what is given and frozen or unused has zero curvature.
         batches: an iterable of batches, such as a DataLoader.
         products: "exact" (reverse over reverse), or "difference" for losses that cannot be differentiated twice.
         split: False for a loss that is not a mean over points: batches are then neither sliced nor joined.
@@ -184,7 +241,7 @@ class Hessian(BatchSource):
     def __init__(
         self,
         loss: Loss,
-        params: Iterable[Tensor],
+        params: Params,
         batches: Iterable[Batch],
         *,
         products: str = "exact",
@@ -208,68 +265,23 @@ class Hessian(BatchSource):
     @full_precision
     def gradient_at(self, batch: Batch, seed: int) -> Tensor:
         """The gradient of one batch without its curvature, flat; counted as a product, which costs about as much."""
-        self._count_points(1, self.points_of(batch))
-        return DifferenceLocal(self.loss, batch, self.flat, seed).gradient()
+        points = self.points_of(batch)
+        self.count_products(1, points)
+        local: Local = DifferenceLocal(self.loss, batch, self.flat, seed)
+        return (PooledLocal(local, self._own_points(batch)) if self._in_several else local).gradient()
 
     @full_precision
     def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:
         """The gradients of slices of a batch, as columns; counted as a product with all of it."""
-        self._count_points(1, size_of(batch))
-        return slice_gradients(self.loss, batch, pieces, self.flat, self.seed())
+        self.count_products(1, self.points_of(batch))
+        found = slice_gradients(self.loss, batch, pieces, self.flat, self.seed())
+        return mean_over_processes(found) if self._in_several else found
 
     def fresh(self, batches: Iterable[Batch]) -> Hessian:
         """The same Hessian from other data."""
-        return Hessian(
-            self.loss, self.flat.params, batches, products=self.kind, split=self.split, points=self._points or None,
+        made = Hessian(
+            self.loss, self.flat.given, batches, products=self.kind, split=self.split, points=self._points or None,
             generator=self._generator,
         )  # fmt: skip
-
-
-class GaussNewton(BatchSource):
-    """The Gauss–Newton matrix Jᵀ H_L J of loss(model(inputs), targets): positive semi-definite for convex losses.
-
-    Args:
-        model: inputs ↦ outputs, one tensor, or an object that has it as its `logits`.
-        loss: (outputs, targets) ↦ scalar, the mean over the batch.
-        params: the parameters.
-        batches: an iterable of (inputs, targets); or of mappings or dataclasses with an entry `labels`, `label`, `targets`,
-            `target` or `y`, whose other entries the model takes as keywords.
-        pair: batch ↦ (inputs, targets), for any other batch.
-        split: False for a loss that is not a mean over points.
-        generator: for the seeds of dropout masks.
-
-    """
-
-    def __init__(
-        self,
-        model: Callable[..., Any],
-        loss: Loss,
-        params: Iterable[Tensor],
-        batches: Iterable[Batch],
-        *,
-        pair: Pair | None = None,
-        split: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        if not callable(model) or not callable(loss):
-            raise TypeError("expected a callable model and a callable loss: GaussNewton(model, loss, params, batches)")
-        if pair is not None and not callable(pair):
-            raise TypeError(f"pair: expected a callable from a batch to (inputs, targets), got {type(pair).__name__}")
-        super().__init__(params, batches, split, generator)
-        self.model, self.loss, self.pair = model, loss, pair
-
-    def at(self, batch: Batch, seed: int) -> Local:
-        """The Gauss–Newton matrix of one batch."""
-        return GaussNewtonLocal(self.model, self.loss, batch, self.flat, seed, self.pair)
-
-    def fresh(self, batches: Iterable[Batch]) -> GaussNewton:
-        """The same matrix from other data."""
-        return GaussNewton(
-            self.model,
-            self.loss,
-            self.flat.params,
-            batches,
-            pair=self.pair,
-            split=self.split,
-            generator=self._generator,
-        )
+        made.pooled = self.pooled
+        return made

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 Batch = Any
 _END = object()
@@ -156,7 +156,12 @@ class Stream:
 
     """
 
-    def __init__(self, batches: Iterable[Batch], points_of: Callable[[Batch], int] | None = None) -> None:
+    def __init__(
+        self,
+        batches: Iterable[Batch],
+        points_of: Callable[[Batch], int] | None = None,
+        sum_over_processes: Callable[[float], float] = float,
+    ) -> None:
         if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
             raise TypeError(
                 f"batches: expected an iterable of batches, such as a DataLoader or a list, got {type(batches).__name__}"
@@ -164,14 +169,20 @@ class Stream:
         self._batches = batches
         self._iterator: Iterator[Batch] | None = None
         self._one_shot = isinstance(batches, Iterator)
-        self._points_of = points_of or size_of
+        self._points_of, self._sum = points_of or size_of, sum_over_processes
         self.ordered = isinstance(batches, DataLoader) and _in_order(batches)
         self.passes, self._warned = 0, False
 
     @cached_property
     def population(self) -> int | None:
-        """The data points of a pass, where each is known to come once a pass."""
-        return None if self._one_shot else population(self._batches, self._points_of)
+        """The data points of a pass, in all processes, where each is known to come once a pass."""
+        own = None if self._one_shot else population(self._batches, self._points_of)
+        unknown, known = self._sum(float(own is None)), self._sum(own or 0)
+        return None if unknown else round(known)
+
+    def is_pass(self, number: int) -> bool:
+        """Whether it is the pass of this number, in all processes."""
+        return not self._sum(float(self.passes != number))
 
     def warn_of_order(self, read: int) -> None:
         """Once, where a part of an ordered pass would be taken for a random sample."""
@@ -209,7 +220,10 @@ def population(batches: Iterable[Batch], points_of: Callable[[Batch], int] = siz
     """The data points that a pass reads, each once; None where that cannot be known without reading them."""
     if isinstance(batches, DataLoader):
         sampler = batches.sampler
-        once = _in_order(batches) or (isinstance(sampler, RandomSampler) and not sampler.replacement)
+        once = isinstance(sampler, DistributedSampler) or (
+            isinstance(sampler, RandomSampler) and not sampler.replacement
+        )
+        once = once or _in_order(batches)
         return len(sampler) if once and batches.batch_size is not None else None  # type: ignore[arg-type]
     if isinstance(batches, list | tuple):
         return sum(map(points_of, batches))
@@ -219,7 +233,11 @@ def population(batches: Iterable[Batch], points_of: Callable[[Batch], int] = siz
 
 def _in_order(batches: DataLoader[Any]) -> bool:
     """Whether a loader that makes its own batches goes through its data set from the first point to the last."""
-    return isinstance(batches.sampler, SequentialSampler) and batches.batch_size is not None
+    sampler = batches.sampler
+    ordered = isinstance(sampler, SequentialSampler) or (
+        isinstance(sampler, DistributedSampler) and not sampler.shuffle
+    )
+    return ordered and batches.batch_size is not None
 
 
 def _described(batch: Batch) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,18 +17,21 @@ HALF = (torch.float16, torch.bfloat16)
 # More tensors than this, of fewer numbers than this on average, are measured as one.
 MANY, SMALL = 16, 1024
 
+# Parameters with or without names.
+Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Mapping[str, Tensor]
+
 
 class Flat:
     """Packs tensors of the shapes of the parameters into a vector, and back.
 
     The vector has the widest dtype among the parameters, single precision at the least. A complex parameter is its real and
-    imaginary parts.
+    imaginary parts. `names` are those of the parameters, None where there are none.
     """
 
-    def __init__(self, params: Iterable[Tensor]) -> None:
+    def __init__(self, params: Params) -> None:
         if not isinstance(params, Iterable) or isinstance(params, torch.nn.Module):
             raise TypeError(f"params: expected tensors, such as model.parameters(), got {type(params).__name__}")
-        self.params = [params] if isinstance(params, Tensor) else list(params)
+        self.names, self.params = _named(params)
         for p in self.params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"params: expected tensors, such as model.parameters(), got {type(p).__name__}")
@@ -41,6 +45,11 @@ class Flat:
         self.size = sum(self.sizes)
         self.device = self.params[0].device
         self.dtype = reduce(torch.promote_types, (real(p).dtype for p in self.params), torch.float32)
+
+    @property
+    def given(self) -> Params:
+        """The parameters as they came: with their names, if they had any."""
+        return self.params if self.names is None else dict(zip(self.names, self.params))
 
     @property
     def live(self) -> list[Tensor]:
@@ -64,6 +73,17 @@ class Flat:
             raise ValueError(f"expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
         parts = zip(self.params, torch.split(vector, self.sizes))
         return [shaped(v, p) for p, v in parts if p.requires_grad]
+
+
+def _named(params: Any) -> tuple[list[str] | None, list[Tensor]]:
+    """Names and tensors of a dict, of pairs as model.named_parameters() gives them, or of tensors alone."""
+    if isinstance(params, Mapping):
+        return [str(name) for name in params], list(params.values())
+    found = [params] if isinstance(params, Tensor) else list(params)
+    pairs = [p for p in found if isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str)]
+    if pairs and len(pairs) == len(found):
+        return [name for name, _ in pairs], [p for _, p in pairs]
+    return None, found
 
 
 @contextmanager

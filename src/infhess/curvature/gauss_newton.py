@@ -49,9 +49,12 @@ class GaussNewtonLocal(Local):
     def product(self, s: Tensor) -> Tensor:
         """Jᵀ H_L J s."""
         with untouched(self.flat.live, self.seed):
-            Js = derivative(self.pulled, [self.dummy], self.flat.unpack(s), retain_graph=True)
-            HJs = derivative(self.loss_gradient, [self.leaf], Js, retain_graph=True)
-            return self.flat.pack(derivative([self.outputs], self.flat.live, HJs, retain_graph=True))
+            (Js,) = derivative(self.pulled, [self.dummy], self.flat.unpack(s), retain_graph=True)
+            return self.flat.pack(derivative([self.outputs], self.flat.live, [self.inner(Js)], retain_graph=True))
+
+    def inner(self, Js: Tensor) -> Tensor:
+        """H_L J s, at the outputs."""
+        return derivative(self.loss_gradient, [self.leaf], [Js], retain_graph=True)[0]
 
 
 def parted(model: Callable[..., Any], batch: Any, pair: Pair | None) -> tuple[Callable[[], Any], Any]:

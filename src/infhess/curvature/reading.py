@@ -17,9 +17,15 @@ class Reading:
     """
 
     def __init__(
-        self, stream: Stream, draw: Callable[[], Batch], points_of: Callable[[Batch], int], points: int, batches: int
+        self,
+        stream: Stream,
+        draw: Callable[[], Batch],
+        points_of: Callable[[Batch], int],
+        points: int,
+        batches: int,
+        processes: int = 1,
     ) -> None:
-        self._stream, self._draw, self._points_of = stream, draw, points_of
+        self._stream, self._draw, self._points_of, self._processes = stream, draw, points_of, processes
         self._points, self._batches = points, batches
         self.read, self._drawn, self._first_pass = 0, 0, 0
         if stream.population is not None and points >= stream.population:
@@ -29,7 +35,7 @@ class Reading:
     def unread(self) -> float:
         """The factor of a finite population."""
         n = self._stream.population
-        if n is None or self._stream.passes != self._first_pass or (self._stream.ordered and self.read < n):
+        if n is None or not self._stream.is_pass(self._first_pass) or (self._stream.ordered and self.read < n):
             return 1.0
         return max(0.0, 1 - self.read / n)
 
@@ -50,10 +56,11 @@ class Reading:
     def chunks(self, number: int, cut: bool) -> Iterator[tuple[int, Batch]]:
         """(chunk, batch), by turns. Fewer batches than chunks are joined and cut in parts; or each is a chunk, if not `cut`."""
         pool: list[Batch] = []
-        while len(pool) < number and not (self._all or (cut and self._asked and self.read >= number)):
+        enough = number * self._processes  # points: each process has to cut its own into so many parts
+        while len(pool) < number and not (self._all or (cut and self._asked and self.read >= enough)):
             pool.append(self._next())
         if len(pool) < number:
-            yield from enumerate(sliced(pool, min(number, self.read)) if cut else pool)
+            yield from enumerate(sliced(pool, min(number, self.read // self._processes)) if cut else pool)
             return
         yield from enumerate(pool)
         pool.clear()

@@ -165,8 +165,9 @@ def as_source(source: Any, generator: torch.Generator | None = None) -> Source:
         return source
     if hasattr(source, "shape") and hasattr(type(source), "__matmul__"):
         return Products(source, generator=generator)
+    remedy = "; wrap a function v -> Av: Products(function, size=N)" if callable(source) else ""
     raise TypeError(
-        f"source: expected a source such as infhess.Products, or a matrix with @, got {type(source).__name__}"
+        f"source: expected a source such as infhess.Products, or a matrix with @, got {type(source).__name__}{remedy}"
     )
 
 

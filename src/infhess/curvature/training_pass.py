@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from infhess.curvature.batch_source import BatchSource
@@ -34,8 +35,11 @@ class TrainingPass(TorchFunctionMode):
     to `.grad`: to training, to DistributedDataParallel and to hooks it is one ordinary backward pass.
     """
 
-    def __init__(self, params: Iterable[Tensor]) -> None:
+    def __init__(self, params: Iterable[Tensor], *, joined: bool = False) -> None:
         super().__init__()
+        self._joined = (
+            joined  # whether the optimizer takes part in what `Join` does for processes that have no more data
+        )
         self.params = [p for p in params if p.requires_grad]
         self.backwards = 0  # calls of backward that were seen
         self.failure: DoubleBackwardError | None = None  # why there is no second derivative
@@ -58,6 +62,7 @@ class TrainingPass(TorchFunctionMode):
         """Operations that differentiate twice, and hooks on the parameters."""
         with ExitStack() as stack:
             stack.enter_context(twice_differentiable(self.params))
+            stack.callback(register_module_forward_pre_hook(self._check_joined).remove)
             for p in self.params:
                 stack.callback(p.register_hook(partial(self._take, id(p))).remove)  # type: ignore[no-untyped-call]
             super().__enter__()  # type: ignore[no-untyped-call]
@@ -70,6 +75,15 @@ class TrainingPass(TorchFunctionMode):
         """As before."""
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._exit.close()
+
+    def _check_joined(self, module: Any, _: object) -> None:
+        """A process that has joined takes part in the collectives of what `Join` was given, and in no others."""
+        config = getattr(module, "_join_config", None)
+        if config is not None and config.enable and not self._joined:
+            raise RuntimeError(
+                "a curvature probe is an all-reduce that the model's join() knows nothing of; use RateFree, and "
+                "`with torch.distributed.algorithms.Join([model, opt]):`"
+            )
 
     def _take(self, key: int, g: Tensor) -> Tensor | None:
         """Keep a gradient as autograd hands it over; training gets it without its graph."""
@@ -124,6 +138,8 @@ class TrainedLocal(HessianLocal):
 
 class TrainedHessian(BatchSource):
     """The Hessian of what training has just differentiated, as a source of that one batch."""
+
+    pooled = False
 
     def __init__(self, done: TrainingPass, points: int) -> None:
         self._points, self._done = points, done

@@ -20,6 +20,11 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def available() -> bool:
+    """Whether figures can be made."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def require() -> None:
     """An error that names the remedy where figures and reports cannot be made."""
     for package in ("matplotlib", "jinja2"):

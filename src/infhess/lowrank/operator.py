@@ -11,6 +11,7 @@ from torch import Tensor
 from infhess._checks import as_vectors, count, finite_number
 from infhess._precision import full_precision
 from infhess.lowrank.block_krylov import block_krylov
+from infhess.lowrank.exports import curvlinops_operator, gpytorch_operator
 from infhess.lowrank.orthonormal import tall_svd
 
 
@@ -125,6 +126,14 @@ class Operator(ABC):
         dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
         forward, adjoint = product(self), product(self.T)
         return LinearOperator(self.shape, matvec=forward, matmat=forward, rmatvec=adjoint, rmatmat=adjoint, dtype=dtype)
+
+    def to_curvlinops(self) -> Any:
+        """A `curvlinops` linear operator over flat vectors, with its adjoint (needs curvlinops-for-pytorch)."""
+        return curvlinops_operator(self)
+
+    def to_linear_operator(self) -> Any:
+        """A `linear_operator.LinearOperator`, as GPyTorch takes them (needs linear_operator)."""
+        return gpytorch_operator(self)
 
     def _square_and(self, k: int, what: str) -> int:
         if self.shape[0] != self.shape[1]:

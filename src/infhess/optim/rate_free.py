@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from infhess._checks import count, finite_number
 from infhess._precision import full_precision, full_precision_step
@@ -21,8 +22,9 @@ from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import TrainedHessian, TrainingPass
 from infhess.optim import sharded
-from infhess.optim.averaging.averaged import Averaging, Group, Loss
+from infhess.optim.averaging.averaged import NUMBERS, Averaging, Group, Loss
 from infhess.optim.checkpoint import Scalars
+from infhess.optim.joining import ShadowSteps, probing
 from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.live import Live, length_of, live, plain
 from infhess.optim.rate.probe import Probe, Reading
@@ -36,22 +38,24 @@ from infhess.optim.scalings.gradient_scaling import Scaling
 FAR, SIZE_HOLDS = 4.0, 16
 
 
-class RateFree(Averaging):
+class RateFree(Averaging, Joinable):
     """An optimizer for nets that has no learning rate to set.
 
-    z moves by Adam's scaling of the gradient, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x
-    (Defazio et al. 2024). The learning rate is σ √(gᵀDg/hᵀDh), with D Adam's scaling and h = H D g from one Hessian-vector
-    product in eighty steps, filtered over time.
+    z moves by the scaled gradient Dg, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x (Defazio et al.
+    2024). The learning rate is σ √(gᵀDg/hᵀDh), with h = H D g from one Hessian-vector product in eighty steps, filtered over
+    time.
 
     Args:
         params: as for any torch optimizer.
         weight_decay: decoupled, as in AdamW: part of y that goes for each unit of learning rate.
-        scaling: "diagonal", Adam's; or "kronecker": Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al.
-            2024). The latter takes fewer steps, more time for each, and O(in² + out²) more memory for a layer.
-        betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients; (.9, .999) by default, (.9, .99)
-            where rotated.
+        scaling: D: "kronecker", Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al. 2024); or "diagonal",
+            Adam's. The former takes fewer steps, and for a layer of out × in up to 1280 · out · in operations a step and
+            128 · out + 512 · in numbers of memory more: with small batches and wide dense layers the latter may be faster.
+        betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients; (.9, .99) by default, (.9, .999)
+            with the diagonal scaling.
         lr: multiplies the learning rate that was found; a scheduler may change it.
-        eps: Adam's ε, in units of the root mean square of the gradient; 1e-8 by default, 1e-3 where rotated.
+        eps: Adam's ε, in units of the root mean square of the gradient, the largest so far; 1e-3 by default. With the diagonal
+            scaling, of the last gradient that was probed; 1e-8.
         maximize: go up.
         points: the batch size of a process, where a training pass does not tell; 32 is assumed without.
 
@@ -79,7 +83,7 @@ class RateFree(Averaging):
         self,
         params: Iterable[Any],
         *,
-        scaling: str = "diagonal",
+        scaling: str = "kronecker",
         weight_decay: float = 0.0,
         betas: tuple[float, float] | None = None,
         lr: float | Tensor = 1.0,
@@ -109,10 +113,11 @@ class RateFree(Averaging):
         self.points = None if points is None else count(points, "points")
         self.report: RateReport | None = None  # of the last curvature probe
         super().__init__(params, defaults)
+        Joinable.__init__(self)
 
     @property
     def _scaling(self) -> Scaling:
-        return SCALINGS[self.defaults["scaling"]]
+        return SCALINGS[self.defaults.get("scaling", "diagonal")]
 
     def add_param_group(self, param_group: Group) -> None:
         """One more group; its average begins with the next step."""
@@ -162,6 +167,7 @@ class RateFree(Averaging):
         try:
             masks = generator or self._masks()
             source = Hessian(loss, self._params(), [batch], products=products, points=points, generator=masks)
+            source.pooled = False  # the probe takes the mean over processes
             self._prober.add(source, batch)
             before, probes = self._rate_state.allowed, self._prober.complete
             notes = self._prober.begin(self._read) if probes else ()
@@ -207,7 +213,7 @@ class RateFree(Averaging):
 
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
         """What keeps the graph, where curvature is probed at the coming step."""
-        return TrainingPass(self._params()) if self._probes else nullcontext()
+        return TrainingPass(self._params(), joined=self._join_config.enable) if self._probes else nullcontext()
 
     def _take(self, done: TrainingPass | None, points: int | None = None) -> None:
         """A training pass as one more micro-batch of the coming step."""
@@ -332,6 +338,9 @@ class RateFree(Averaging):
         if not parts:
             return
         self._check_observed()
+        if self._join_config.enable:
+            Join.notify_join_context(self)
+            probing(bool(self._prober.pieces), self._params())
         gradient, before, started = length_of(parts), self._rate_state.allowed, time.perf_counter()
         notes = self._prober.finish(gradient, self._read)
         state = self._rate_state
@@ -369,6 +378,29 @@ class RateFree(Averaging):
         grads = [self._seen_by_scaling(g, p) for g, p in zip(part.grads, part.params)]
         d, r = self._scaling.directions([self._own(p) for p in part.params], ages, beta, eps, grads)
         return [self._seen_by_step(x, p) for x, p in zip(d, part.params)], r
+
+    # ---- processes that run out of data
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """For `torch.distributed.algorithms.Join([model, opt])`."""
+        return ShadowSteps(self._params, self._joined_state, self._adopt_joined)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where the parameters are."""
+        return self._params()[0].device
+
+    @property
+    def join_process_group(self) -> Any:
+        """All processes."""
+        return torch.distributed.group.WORLD
+
+    def _joined_state(self) -> list[Tensor]:
+        self._publish()
+        return [t for p in self._params() for _, t in sorted(self.state[p].items())]
+
+    def _adopt_joined(self) -> None:
+        self._take_scalars(self.state[self._params()[0]][NUMBERS])
 
     # ---- sharded parameters: a scaling sees their local parts, or all of them where it needs whole matrices
 
@@ -473,4 +505,5 @@ class RateFree(Averaging):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._reset_size()
         super().__setstate__(state)
+        Joinable.__init__(self)
         self._sharded = any(map(sharded.is_sharded, self._params()))

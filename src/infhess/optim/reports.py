@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from html import escape
 from statistics import NormalDist
+from typing import Any
 
 from torch import Tensor
 
+from infhess import _draw
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Report:
     """The curvature behind a preconditioner, its step, and the price of both.
 
@@ -35,6 +39,27 @@ class Report:
     notes: tuple[str, ...] = ()
     product_points: int = 0
     step_std: float = math.nan
+
+    def __repr__(self) -> str:
+        shown = _draw.short(self.values.tolist(), 3)
+        cost = f"{self.products} products, {self.data_points} data points, {self.seconds:.2g} s"
+        return f"Report(step {self.step:.4g}; {len(self.values)} values: {shown}; {cost}; {len(self.notes)} notes)"
+
+    def _repr_html_(self) -> str:
+        rows = [[f"{v:.4g}", f"{s:.2g}"] for v, s in zip(self.values.tolist(), self.std.tolist())]
+        return _draw.table(repr(self), ["value", "std"], rows) + "".join(f"<p>{escape(n)}</p>" for n in self.notes)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with one row an eigenvalue; needs pandas."""
+        return _draw.frame({"value": self.values.tolist(), "std": self.std.tolist()})
+
+    def plot(self, ax: Any = None) -> Any:
+        """The eigenvalues within two standard deviations; needs matplotlib. Returns the axes."""
+        values, half = self.values.tolist(), (2 * self.std.nan_to_num()).tolist()
+        low, high = ([v + sign * h for v, h in zip(values, half)] for sign in (-1, 1))
+        ax = _draw.bars(_draw.axes(ax), values, low, high, "± 2 std")
+        ax.set(xlabel="eigenvalue number", ylabel="curvature")
+        return ax
 
     def as_dict(self) -> dict[str, float]:
         """Numbers by name, for TensorBoard or any logger."""
@@ -97,3 +122,17 @@ class RateReport:
             "products": float(self.products), "product_points": float(self.product_points),
             "data_points": float(self.data_points), "seconds": self.seconds, "notes": float(len(self.notes)),
         }  # fmt: skip
+
+    def plot(self, ax: Any = None) -> Any:
+        """The rate with its 95 % interval, and what curvature allows for; needs matplotlib. Returns the axes."""
+        ax, (low, high) = _draw.axes(ax), self.rate.interval()
+        _draw.bars(ax, [self.rate.value], [low], [high], "rate, 95 % interval")
+        ax.axhline(self.allowed, color=_draw.INK, linestyle="--", linewidth=1.2, label="allowed by curvature")
+        ax.set(ylabel="learning rate", xticks=[])
+        ax.legend(frameon=False)
+        return ax
+
+    def _repr_html_(self) -> str:
+        columns = self.as_dict()
+        rows = [[f"{v:.4g}" for v in columns.values()]]
+        return _draw.table(repr(self.rate), list(columns), rows) + "".join(f"<p>{escape(n)}</p>" for n in self.notes)

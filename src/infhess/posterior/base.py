@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from infhess._checks import as_vectors, rounding
+from infhess import _draw
+from infhess._checks import as_vectors, count, rounding
 from infhess._precision import full_precision
 from infhess.lowrank import Eigenpairs, Operator, SingularTriplets
 from infhess.posterior.observations import Observations
@@ -97,6 +98,19 @@ class Posterior(ABC):
     def svd(self, k: int) -> SingularTriplets:
         """The paper's reduction: the k largest singular values Σ and left singular vectors U of the mean."""
         return self.mean.svd(k)
+
+    @full_precision
+    def plot(self, ax: Any = None, *, k: int = 10) -> Any:
+        """The k largest eigenvalues of the mean, with the 95 % of the posterior for the curvature along their vectors.
+
+        Needs matplotlib; returns the axes.
+        """
+        pairs = self.eigh(min(count(k, "k"), *self.shape))
+        values, half = pairs.values.tolist(), (1.96 * torch.as_tensor(pairs.std)).tolist()
+        low, high = ([v + sign * h for v, h in zip(values, half)] for sign in (-1, 1))
+        ax = _draw.bars(_draw.axes(ax), values, low, high, "95 % of the posterior")
+        ax.set(xlabel="eigenvalue number", ylabel="curvature")
+        return ax
 
     def save(self, path: Any) -> None:
         """Write prior and observations to a file in the safetensors format (no pickle); `infhess.load` reads it."""

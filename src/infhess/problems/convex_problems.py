@@ -32,8 +32,25 @@ def softmax(outputs: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, y)
 
 
-def second(loss: Loss, outputs: Tensor) -> Tensor:
+def poisson(outputs: Tensor, y: Tensor) -> Tensor:
+    """e^f − y f, for counts y: −log of Poisson's probability up to a constant."""
+    return (torch.exp(outputs[:, 0]) - y * outputs[:, 0]).mean()
+
+
+THRESHOLD = 0.5
+
+
+def huber(outputs: Tensor, y: Tensor) -> Tensor:
+    """½ r² up to |r| = ½, and linear from there on, for r = f − y."""
+    return functional.huber_loss(outputs[:, 0], y, delta=THRESHOLD)
+
+
+def second(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
     """The second derivative of a point's loss with respect to its outputs, (n, outputs, outputs)."""
+    if loss is poisson:
+        return torch.exp(outputs)[:, :, None]
+    if loss is huber:
+        return ((outputs - y[:, None]).abs() < THRESHOLD).to(outputs)[:, :, None]
     if loss is squares:
         return torch.full_like(outputs, 2.0)[:, :, None]
     if loss is logistic:
@@ -41,6 +58,10 @@ def second(loss: Loss, outputs: Tensor) -> Tensor:
         return (p * (1 - p))[:, :, None]
     p = torch.softmax(outputs, 1)
     return torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+
+
+# More weights than this have no dense Hessian made.
+LARGEST_DENSE = 2000
 
 
 @dataclass(frozen=True)
@@ -92,11 +113,26 @@ class ConvexProblem:
 
     def hessian(self, W: Tensor) -> Tensor:
         """Dense, over all the data: the mean of ℓ''(f) ⊗ xxᵀ, for W of shape (outputs, inputs)."""
-        x = self.data[0]
-        curved = second(self.loss_of, x @ W.detach().mT)
+        x, y = self.data
+        curved = second(self.loss_of, x @ W.detach().mT, y)
         blocks = [torch.cat([(x * c[:, None]).mT @ x for c in row.unbind(1)], 1) for row in curved.unbind(1)]
         H = torch.cat(blocks) / len(x)
         return (H + H.mT) / 2 + self.l2 * torch.eye(len(H), dtype=H.dtype)
+
+    def _newton_direction(self, W: Tensor, g: Tensor) -> Tensor:
+        """H⁻¹g: dense where there are few weights, else by conjugate gradients to a residual of 1e-3."""
+        if W.numel() <= LARGEST_DENSE:
+            dense: Tensor = torch.linalg.solve(self.hessian(W), g.reshape(-1))
+            return dense.view_as(W)
+        x, y = self.data
+        curved = second(self.loss_of, x @ W.detach().mT, y)
+        d, r, p = torch.zeros_like(g), g, g
+        while float(r.norm()) > 1e-3 * float(g.norm()):
+            Hp = (curved @ (x @ p.mT)[:, :, None])[:, :, 0].mT @ x / len(x) + self.l2 * p
+            a = r.square().sum() / (p * Hp).sum()
+            d, before, r = d + a * p, r, r - a * Hp
+            p = r + r.square().sum() / before.square().sum() * p
+        return d
 
     def solved(self) -> nn.Linear:
         """The minimiser by Newton's method, halving steps that lead up."""
@@ -105,7 +141,7 @@ class ConvexProblem:
         for _ in range(50):
             value = loss(self.data)
             (g,) = torch.autograd.grad(value, [W])
-            d = torch.linalg.solve(self.hessian(W), g.reshape(-1)).view_as(W)
+            d = self._newton_direction(W, g)
             before, step = W.detach().clone(), 1.0
             W.data.copy_(before - d)
             while self.value(model) > value.item() and step > 1e-6:

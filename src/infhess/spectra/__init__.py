@@ -1,6 +1,25 @@
-"""Eigenvalues, trace and largest, with intervals."""
+"""Eigenvalues, their density, trace, diagonal and largest, with intervals."""
 
+from infhess.spectra.by_layer import spectrum
+from infhess.spectra.density import Density, Share, density
+from infhess.spectra.entries import Diagonal, diagonal
 from infhess.spectra.estimate import Estimate, trace
-from infhess.spectra.spectrum import Along, Spectrum, largest, spectrum, spectrum_rounds
+from infhess.spectra.spectrum import Along, Spectrum, largest, spectrum_rounds
+from infhess.spectra.tracker import Moment, Tracker
 
-__all__ = ["Along", "Estimate", "Spectrum", "largest", "spectrum", "spectrum_rounds", "trace"]
+__all__ = [
+    "Along",
+    "Density",
+    "Diagonal",
+    "Estimate",
+    "Moment",
+    "Share",
+    "Spectrum",
+    "Tracker",
+    "density",
+    "diagonal",
+    "largest",
+    "spectrum",
+    "spectrum_rounds",
+    "trace",
+]

@@ -7,11 +7,8 @@ from torch import Tensor
 
 from infhess._checks import finite
 from infhess.curvature import Source
-
-# Chunks of fresh data a direction: their spread is the noise. Fewer than 4 do not give intervals that hold.
-CHUNKS = 8
-# Numbers kept at full precision; beyond, deviations between chunks are kept in bfloat16, good to 0.4 % each.
-FULL_PRECISION = 2**28
+from infhess.curvature.draws import Draw
+from infhess.spectra.held import CHUNKS, Deviations, room_for
 
 
 class Krylov:
@@ -21,12 +18,12 @@ class Krylov:
     which are kept. weights[j] is the share of each chunk in the points of direction j, unread[j] its 1 − M/n.
     """
 
-    def __init__(self, start: Tensor, most: int) -> None:
+    def __init__(self, start: Tensor, most: int, least: int = 1, memory: int | None = None) -> None:
+        room = room_for(start, min(least, most), most, memory)
+        most = room.most
         self.Q = start.new_zeros(most + 1, len(start))
         self.Q[0] = start / torch.linalg.vector_norm(start)
-        small = CHUNKS * most * len(start) <= FULL_PRECISION
-        self._storage = start.dtype if small else torch.bfloat16
-        self._deviations: list[Tensor] = []
+        self._deviations = Deviations(room)
         self.T = torch.zeros(CHUNKS, most, most, dtype=torch.float64, device=start.device)
         self.weights = torch.zeros(most, CHUNKS, dtype=torch.float64, device=start.device)
         self.unread = torch.ones(most, dtype=torch.float64, device=start.device)
@@ -39,34 +36,58 @@ class Krylov:
         return len(self._deviations)
 
     @property
+    def eps(self) -> float:
+        """The rounding of the directions."""
+        return torch.finfo(self.Q.dtype).eps
+
+    @property
+    def bytes(self) -> int:
+        """Memory that directions and deviations take."""
+        return (len(self) + 1) * self.Q[0].numel() * self.Q.element_size() + self._deviations.bytes
+
+    def close(self) -> None:
+        """Leave nothing on disk; T, weights and Q stay."""
+        self._deviations.close()
+
+    @property
     def most(self) -> int:
         """Directions there is room for."""
         return len(self.Q) - 1
 
+    @property
+    def direction(self) -> Tensor:
+        """The newest direction."""
+        return self.Q[len(self)]
+
     def look(self, source: Source, points: int, batches: int) -> bool:
         """Products of the newest direction with fresh data; False where there is no room for a further direction."""
-        j, before = len(self), source.data_points
-        draw = source.fresh_products([self.Q[j]], points, CHUNKS, batches)
+        before = source.data_points
+        draw = source.fresh_products([self.direction], points, CHUNKS, batches)
+        return self.take(draw, source.data_points - before)
+
+    def take(self, draw: Draw, points: int) -> bool:
+        """What fresh data, so many points of it, say of the newest direction; False where there is no room for another."""
+        j = len(self)
         Y, w = draw.products[:, 0], draw.weights.to(self.weights)
         if not bool(finite(Y.mT).all()):
             raise ValueError(f"product {j} holds NaN or infinity; is the loss finite at these parameters?")
         C = len(w)  # fewer than CHUNKS where all of the data is fewer points
         self.weights[j, :C], self.unread[j] = w, draw.unread
         self.noise_is_known &= draw.noise_is_known
-        self.points.append(source.data_points - before)
+        self.points.append(points)
         mean = w.to(Y) @ Y
-        deviation = torch.zeros(CHUNKS, len(mean)).to(Y)
-        deviation[:C] = Y - mean
-        self._deviations.append(deviation.to(self._storage))
+        deviation = Y.sub_(mean)  # in place: C copies of the parameters are much
+        if C < CHUNKS:
+            deviation = torch.cat([deviation, deviation.new_zeros(CHUNKS - C, len(mean))])
         self._border(j, mean, deviation)
+        self._deviations.append(deviation)
         return self._next(j, mean, deviation, w)
 
     def _border(self, j: int, mean: Tensor, deviation: Tensor) -> None:
         """Column j of every T^c, and row j for the products before it."""
         Q = self.Q[: j + 1]
         self.T[:, : j + 1, j] = (deviation @ Q.mT + Q @ mean).to(self.T)
-        for i, old in enumerate(self._deviations[:-1]):
-            self.T[:, j, i] = (old @ self.Q[j].to(old.dtype)).to(self.T)
+        self.T[:, j, :j] = self._deviations.along(self.Q[j], j).to(self.T)
         if j:  # the mean product of direction j−1 lies in the span up to q_j, at the height β along it
             self.T[:, j, j - 1] += self.beta
 
@@ -74,7 +95,7 @@ class Krylov:
         Q, eps = self.Q[: j + 1], torch.finfo(mean.dtype).eps
         rest = self._off(mean, j)
         self.beta = float(torch.linalg.vector_norm(rest))
-        outside = deviation.square().sum(1) - (deviation @ Q.mT).square().sum(1)
+        outside = torch.linalg.vector_norm(deviation, dim=1).square() - (deviation @ Q.mT).square().sum(1)
         self.residual = self.beta**2 - float(mean_variance(outside.to(self.T)[: len(w)], w))
         if j + 1 >= min(self.most, len(mean)):
             return False

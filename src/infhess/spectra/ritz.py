@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from infhess.spectra.krylov import CHUNKS, Krylov
+from infhess.spectra.held import CHUNKS
 from infhess.spectra.student import log_interval, two_sided
 
 # An eigenvalue stands out from noise if its Ritz value is less than this many standard errors above its unbiased part.
 RESOLVED = 2.0
+
+
+class Projection(Protocol):
+    """T^c = Qᵀ H^c Q (C, p, p) of p directions, as `Krylov` holds it.
+
+    weights (p, C) are the shares of the chunks, unread (p,) the factors of a finite population; residual is the square of the
+    last direction's, without its noise.
+    """
+
+    @property
+    def T(self) -> Tensor: ...  # noqa: D102
+    @property
+    def weights(self) -> Tensor: ...  # noqa: D102
+    @property
+    def unread(self) -> Tensor: ...  # noqa: D102
+    @property
+    def residual(self) -> float: ...  # noqa: D102
+    @property
+    def eps(self) -> float: ...  # noqa: D102
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +75,7 @@ class Ritz:
         return (high if level >= 0.5 else low) + self.truncation + self.rounding
 
 
-def ritz(krylov: Krylov) -> Ritz:
+def ritz(krylov: Projection) -> Ritz:
     """Eigenpairs of the symmetric part of the mean of T^c, and their errors without a model of the noise.
 
     Direction j contributes x^c_ij = w_ij u_iᵀ y_j^c to θ_i, from data of its own: se_i² = Σ_j Var(mean_c x^c_ij), with
@@ -74,7 +95,7 @@ def ritz(krylov: Krylov) -> Ritz:
     dof = total.square() / (variances.square() / free).sum(1).clamp(min=torch.finfo(T.dtype).tiny)
     dof = torch.where(total > 0, dof.clamp(min=2.0), float(CHUNKS - 1))
     se = total.sqrt()
-    rounding = 4 * torch.finfo(krylov.Q.dtype).eps * float(values.abs().max())
+    rounding = 4 * krylov.eps * float(values.abs().max())
     return Ritz(
         values,
         w,
@@ -87,7 +108,7 @@ def ritz(krylov: Krylov) -> Ritz:
     )
 
 
-def _variances(x: Tensor, krylov: Krylov) -> tuple[Tensor, Tensor]:
+def _variances(x: Tensor, krylov: Projection) -> tuple[Tensor, Tensor]:
     """The weighted mean of x^c_ij (C, i, j) over chunks, and the variance of that mean."""
     p = len(krylov)
     share = krylov.weights[:p].mT[:, None, :]  # (C, 1, j)
@@ -97,8 +118,13 @@ def _variances(x: Tensor, krylov: Krylov) -> tuple[Tensor, Tensor]:
     return mean, torch.where(unread > 0, spread * unread, 0.0)
 
 
-def _truncation(krylov: Krylov, values: Tensor, w: Tensor, se: Tensor) -> Tensor:
+def _truncation(krylov: Projection, values: Tensor, w: Tensor, se: Tensor) -> Tensor:
     """How far a value may still rise: the residual of its Ritz pair squared, over the gap to the next."""
+    return w[-1].square() * max(krylov.residual, 0.0) / gaps(values, se)
+
+
+def gaps(values: Tensor, se: Tensor) -> Tensor:
+    """Of each value to the next, at the least a twentieth of it and two standard errors."""
     following = torch.cat([values[1:], values[-1:] - values[:1].abs()])
     gap = torch.stack([values - following, 0.05 * values.abs(), 2 * se.nan_to_num()]).amax(0)
-    return w[-1].square() * max(krylov.residual, 0.0) / gap.clamp(min=torch.finfo(gap.dtype).tiny)
+    return gap.clamp(min=torch.finfo(gap.dtype).tiny)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,31 +16,29 @@ from infhess._drain import drains
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import BatchSource, Source, as_source
+from infhess.curvature.selection import Layer
 from infhess.spectra.estimate import Estimate
-from infhess.spectra.krylov import Krylov
-from infhess.spectra.ritz import Ritz, ritz
+from infhess.spectra.faces import ValuesFace
+from infhess.spectra.ritz import Ritz
+from infhess.spectra.rounds import UNKNOWN, Cost, Plan, rounds
 from infhess.spectra.student import probability, skewed_mean, weighted_mean
 
 LEAST_POINTS = 128  # a direction; with fewer the spread over chunks is too uncertain
 FRESH_POINTS, FRESH_GROUPS = 256, 32
 BUDGET = 2**20
-UNKNOWN = (
-    "nothing is known of the noise, so std and intervals are NaN: the loss is random (dropout) and all of the data is one "
-    "batch that is not cut; pass several batches"
-)
 
 
-@dataclass(frozen=True)
-class Along:
+@dataclass(frozen=True, repr=False)
+class Along(ValuesFace):
     """The curvature uᵀHu along given vectors, from data that had no part in choosing them."""
 
     values: Tensor
     std: Tensor
     products: int
     data_points: int
-    _sample: Tensor = field(repr=False)
-    _weights: Tensor = field(repr=False)
-    _share: float = field(repr=False)
+    _sample: Tensor
+    _weights: Tensor
+    _share: float
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Intervals for uᵀHu of the full-data matrix, one a vector."""
@@ -48,8 +46,8 @@ class Along:
         return low.to(self.values), high.to(self.values)
 
 
-@dataclass(frozen=True)
-class Spectrum:
+@dataclass(frozen=True, repr=False)
+class Spectrum(ValuesFace):
     """Eigenvalues of the full-data matrix, descending, with error bars.
 
     Attributes:
@@ -59,6 +57,7 @@ class Spectrum:
         lowest: the smallest Ritz value and its standard error: clearly negative is negative curvature.
         products, data_points: what it cost.
         rounds, stopped: how often the data a direction was increased, and why it ended.
+        memory: bytes that directions and what is kept of their products took.
 
     """
 
@@ -71,8 +70,9 @@ class Spectrum:
     data_points: int
     rounds: int
     stopped: str
-    _ritz: Ritz = field(repr=False)
-    _source: Source = field(repr=False)
+    memory: int
+    _ritz: Ritz
+    _source: Source | None
 
     def interval(self, level: float = 0.95, *, joint: bool = False) -> tuple[Tensor, Tensor]:
         """Intervals for the eigenvalues of the full-data matrix; each covers with this probability, or all if joint."""
@@ -87,7 +87,7 @@ class Spectrum:
         The data that chose the vectors would flatter them. At least 256 points are read, in 32 groups.
         """
         source, vectors = _fresh(self._source, batches), list(self.vectors.mT)
-        cost = _Cost(source)
+        cost = Cost(source)
         draw = source.fresh_products(vectors, max(count(points, "points"), FRESH_POINTS), FRESH_GROUPS, forms=True)
         x = draw.products[..., 0].to(torch.float64)
         if not bool(torch.isfinite(x).all()):
@@ -103,6 +103,16 @@ class Spectrum:
         """Bounds that the eigenvalues do not exceed, each with this probability."""
         return self._ritz.upper(probability(level))[: len(self.values)].to(self.values)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, with 95 % intervals: for a script, for JSON."""
+        more = {"resolved": self.resolved.tolist(), "lowest": list(self.lowest), "parameters": len(self.vectors)}
+        how = {"rounds": self.rounds, "stopped": self.stopped, "memory": self.memory}
+        return {**super().as_dict(), **more, **how}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the source: a loss is mostly a lambda, and its data large. `along` then wants a source."""
+        return {**self.__dict__, "_source": None}
+
 
 @full_precision
 def spectrum_rounds(
@@ -113,126 +123,59 @@ def spectrum_rounds(
     points: int | None = None,
     directions: int | None = None,
     budget: int | None = None,
+    memory: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[Spectrum]:
     """`spectrum`, one round at a time; each stands alone: pooling rounds whose number depends on the data would lie."""
     source = as_source(source)
+    plan = planned(source, k, rtol, points, directions, budget, memory)
+    generator_on(generator)
+    start = normal(source.size, like=source.like, generator=generator or torch.Generator().manual_seed(0))
+    return _spectra(source, plan, start)
+
+
+def planned(
+    source: Source,
+    k: int,
+    rtol: float | None = None,
+    points: int | None = None,
+    directions: int | None = None,
+    budget: int | None = None,
+    memory: int | None = None,
+) -> Plan:
+    """The arguments of `spectrum`, checked, and its defaults."""
     k = count(k, "k", source.size)
     if rtol is not None:
         finite_number(rtol, "rtol", least=0.0, strict=True)
-    most = BUDGET if budget is None else count(budget, "budget")
-    generator_on(generator)
-    start = normal(source.size, like=source.like, generator=generator or torch.Generator().manual_seed(0))
     data = (LEAST_POINTS, 2) if points is None else (count(points, "points"), 1)
     span = (2 * k + 6, 4 * k + 16) if directions is None else (count(directions, "directions"),) * 2
     if span[1] < k:
         raise ValueError(f"directions: expected at least k = {k}, got {directions}")
-    return _rounds(source, k, rtol, most, data, span, start)
+    most = BUDGET if budget is None else count(budget, "budget")
+    return Plan(k, rtol, most, data, span, None if memory is None else count(memory, "memory"))
+
+
+def _spectra(source: Source, plan: Plan, start: Tensor) -> Iterator[Spectrum]:
+    cost = Cost(source)
+    for found in rounds(source, plan, start):
+        yield as_spectrum(found.errors, found.vectors, cost, found.number, found.stopped, source, found.krylov.bytes)
 
 
 @full_precision
 @drains(spectrum_rounds)
 def spectrum(_found: Iterator[Spectrum]) -> Spectrum:
-    """The k largest eigenvalues of the full-data matrix behind a source, with error bars.
-
-    Args:
-        source: `Hessian`, `GaussNewton`, `Products`, or a square matrix with `@`.
-        k: how many.
-        rtol: go on, with more data a direction, until all 95 % intervals are narrower than ± rtol of their value.
-        points: fresh data points a direction, rounded up to whole batches; by default 128, and two batches.
-        directions: how many; by default 2k + 6 to 4k + 16, as many as the top k values need.
-        budget: with `rtol`, no further round where it would read more data points (products, for a source without data)
-            than this in all; a million by default.
-        generator: for the random start.
-
-    >>> import torch
-    >>> s = spectrum(torch.diag(torch.arange(1.0, 31.0)), k=2)
-    >>> s.values.round().tolist()
-    [30.0, 29.0]
-
-    """
+    """The last round: the k largest eigenvalues of the full-data matrix behind a source, with error bars."""
     return list(_found)[-1]
 
 
-def _rounds(
-    source: Source, k: int, rtol: float | None, budget: int, data: tuple[int, int], span: tuple[int, int], start: Tensor
-) -> Iterator[Spectrum]:
-    cost, number = _Cost(source), 0
-    while True:
-        number += 1
-        krylov = explore(source, k, start, data, *span)
-        errors = ritz(krylov)
-        vectors = krylov.Q[: len(krylov)].mT @ errors.weights[:, :k].to(krylov.Q)
-        width = _width(errors, k)
-        grown = _grown(krylov.points[0] or data[0], width, rtol)
-        everything = bool((krylov.unread[: len(krylov)] == 0).all())
-        if not krylov.noise_is_known:
-            warnings.warn(UNKNOWN, stacklevel=2)
-        stopped = _why(width, rtol, everything, cost, budget, len(krylov) * grown)
-        yield _spectrum(errors, vectors, k, cost, number, stopped, source)
-        if stopped != "goes on":
-            return
-        data, start = (grown, data[1]), vectors.sum(1)
-
-
-def _width(errors: Ritz, k: int) -> float:
-    """The widest of the top k 95 % intervals, relative to its value, or to a thousandth of the largest one."""
-    low, high = errors.interval(0.95)
-    size = torch.maximum(errors.values.abs(), 1e-3 * errors.values.abs().max()).clamp(min=1e-300)
-    return float(((high - low) / 2 / size)[:k].max())
-
-
-def explore(source: Source, k: int, start: Tensor, data: tuple[int, int], least: int, most: int) -> Krylov:
-    """Directions until the top k Ritz values are as good as their noise allows, between `least` and `most`.
-
-    `data` is what each is averaged over: so many points and so many batches at the least.
-    """
-    krylov = Krylov(start, min(max(most, k), source.size))
-    while krylov.look(source, *data):
-        if len(krylov) >= least and ritz(krylov).converged(k):
-            break
-    return krylov
-
-
-class _Cost:
-    """What a source has given since."""
-
-    def __init__(self, source: Source) -> None:
-        self.source, self.products_before, self.points_before = source, source.products, source.data_points
-
-    @property
-    def products(self) -> int:
-        return self.source.products - self.products_before
-
-    @property
-    def data_points(self) -> int:
-        return self.source.data_points - self.points_before
-
-
-def _grown(read: int, width: float, rtol: float | None) -> int:
-    """Data a direction for the next round: what the width asks for, between 2 and 32 times as much."""
-    return 0 if rtol is None or math.isnan(width) else int(min(max(1.3 * (width / rtol) ** 2, 2.0), 32.0) * read)
-
-
-def _why(width: float, rtol: float | None, everything: bool, cost: _Cost, budget: int, coming: int) -> str:
-    if rtol is None:
-        return "one round"
-    if math.isnan(width):
-        return "noise unknown"
-    if width <= rtol:
-        return "tolerance"
-    if everything:
-        return "all data"
-    return "budget" if (cost.data_points or cost.products) + coming > budget else "goes on"
-
-
-def _spectrum(
-    errors: Ritz, vectors: Tensor, k: int, cost: _Cost, number: int, stopped: str, source: Source
+def as_spectrum(
+    errors: Ritz, vectors: Tensor, cost: Cost, number: int, stopped: str, source: Source, memory: int
 ) -> Spectrum:
-    like = vectors
+    """The top pairs, as many as vectors, as a result."""
+    k = vectors.shape[1]
     return Spectrum(
-        values=errors.values[:k].to(like),
-        std=errors.se[:k].to(like),
+        values=errors.values[:k].to(vectors),
+        std=errors.se[:k].to(vectors),
         vectors=vectors,
         resolved=errors.resolved[:k],
         lowest=(float(errors.values[-1]), float(errors.se[-1])),
@@ -240,17 +183,19 @@ def _spectrum(
         data_points=cost.data_points,
         rounds=number,
         stopped=stopped,
+        memory=memory,
         _ritz=errors,
         _source=source,
     )
 
 
-def _fresh(source: Source, batches: Any) -> Source:
+def _fresh(source: Source | None, batches: Any) -> Source:
     if isinstance(batches, Source):
         return batches
-    if isinstance(source, BatchSource) and isinstance(batches, Iterable):
+    if isinstance(source, BatchSource | Layer) and isinstance(batches, Iterable):
         return source.fresh(batches)
-    raise TypeError(f"along: expected fresh batches, or a source, got {type(batches).__name__}")
+    wanted = "a source (pickling has left the loss behind)" if source is None else "fresh batches, or a source"
+    raise TypeError(f"along: expected {wanted}, got {type(batches).__name__}")
 
 
 @full_precision
@@ -264,12 +209,16 @@ def largest(
     8.0
     """
     found = spectrum(source, 1, rtol, budget=budget, generator=generator)
-
-    def interval(level: float) -> tuple[float, float]:
-        low, high = found.interval(level)
-        return float(low), float(high)
-
     return Estimate(
         float(found.values[0]), float(found.std[0]), found.products, found.data_points,
-        interval, lambda level: float(found.upper(level)[0]),
+        partial(_interval_of_largest, found._ritz), partial(_upper_of_largest, found._ritz),
     )  # fmt: skip
+
+
+def _interval_of_largest(found: Ritz, level: float) -> tuple[float, float]:
+    low, high = found.interval(level)
+    return float(low[0]), float(high[0])
+
+
+def _upper_of_largest(found: Ritz, level: float) -> float:
+    return float(found.upper(level)[0])

@@ -249,7 +249,7 @@ class Averaging(Checkpointed):
 
     def _same_scaling(self, state_dict: dict[str, Any]) -> None:
         """Checkpoints of version 0.1 do not name their scaling: there was one."""
-        for group in state_dict["param_groups"]:
+        for group in filter(_is_ours, state_dict["param_groups"]):
             if (got := group.get("scaling", "diagonal")) != self._scaling.name:
                 raise ValueError(
                     f'state_dict: expected a checkpoint with scaling="{self._scaling.name}", got "{got}"; '

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from infhess._checks import small_dtype
+from infhess._distributed import any_process, mean_over_processes, world_size
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import dense, length, real, shaped
 from infhess.curvature.local import Local
 from infhess.curvature.training_pass import TrainedHessian
-from infhess.optim.distributed import any_process, mean_over_processes, world_size
 
 Scaled = Callable[[int, Tensor], Tensor]  # D x of parameter i
 Form = Callable[[list[Tensor], list[Tensor]], float]  # xᵀDy

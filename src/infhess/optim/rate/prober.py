@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from infhess._distributed import all_reduce_mean, world_size
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import GRAPHS
-from infhess.optim.distributed import all_reduce_mean, world_size
 from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.probe import Piece, Probe, Reading
 from infhess.optim.rate.rate_state import RateState

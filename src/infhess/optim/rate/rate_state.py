@@ -74,16 +74,15 @@ class RateState(Scalars):
 
     def see(self, log_ratio: float) -> None:
         """One reading: the logarithm of √(gᵀDg/hᵀDh)."""
-        passed = math.log((self.steps + 1) / max(self.steps_at_probe, 1.0))
-        drift = FILTER.drift + self.rule.aging * max(passed, 0.0)
-        self.log_rate, self.variance = filtered(self.log_rate, self.variance, log_ratio, drift)
+        self.log_rate, self.variance = filtered(self.log_rate, self.variance, log_ratio)
 
     @property
     def allowed(self) -> float:
         """The rate that curvature allows for: σ (b/32)^⅓ e^X; infinite before the first reading."""
         if math.isnan(self.log_rate):
             return math.inf
-        batch = math.log((self.points or self.rule.reference_batch) / self.rule.reference_batch)
+        points = min(self.points or self.rule.reference_batch, self.rule.largest_batch)
+        batch = math.log(points / self.rule.reference_batch)
         return self.rule.sigma * math.exp(self.rule.batch_power * batch + self.log_rate)
 
     @property
@@ -125,7 +124,7 @@ class RateState(Scalars):
             return 1.0
         if not self.slow:
             return self.rule.growth
-        return 1 + (1 / self.steps if self.rule.waning_growth else self.rule.late_growth)
+        return 1 + max(self.rule.late_growth, self.rule.waning_growth / self.steps)
 
     def measure(self, gradient: float) -> None:
         """The root mean square of the gradient at a probe, in units of which ε is meant."""

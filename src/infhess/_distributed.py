@@ -39,3 +39,18 @@ def mean_over_processes(tensor: Tensor) -> Tensor:
         distributed.all_reduce(tensor)
         tensor /= world_size()
     return tensor
+
+
+def all_reduce_sum(values: Sequence[float], device: torch.device) -> list[float]:
+    """Each number summed over processes."""
+    if world_size() == 1:
+        return list(values)
+    sums = torch.tensor(values, dtype=small_dtype(device), device=device)
+    distributed.all_reduce(sums)
+    found: list[float] = sums.tolist()
+    return found
+
+
+def rank() -> int:
+    """Which of the processes this is."""
+    return distributed.get_rank() if world_size() > 1 else 0

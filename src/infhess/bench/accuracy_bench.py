@@ -1,0 +1,272 @@
+"""Convex problems to eight digits: `minimize` beside what users would pick instead, in passes, work and seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from infhess._version import __version__
+from infhess.bench.accuracy_baselines import (
+    DENSE_NEWTON,
+    FIRST_ORDER,
+    GENERAL,
+    MINIMIZE,
+    EnoughError,
+    Recorder,
+    infhess,
+    solvers,
+)
+from infhess.experiments import page, plots
+from infhess.experiments.page import Figure, Page
+from infhess.experiments.plots import Line
+from infhess.harness import EXACT, START, Cells, Curves, Job, Row, Target, at_most, markdown, target_cells, write
+from infhess.problems import ConvexProblem
+from infhess.problems.convex_problems import CONVEX
+from infhess.problems.unseen_problems import UNSEEN
+
+EXPERIMENT = "bench-convex-accuracy"
+KNOWN = ("sarcos-map", "sarcos-nat", "mnist-3v5", "digits", "breast-cancer")
+NEW = tuple(name for name in UNSEEN if not name.endswith("/quick"))
+QUICK = ("digits", "breast-cancer", "counts")
+BATCHES, GAPS, AXES = (32, 256), (1e-3, 1e-6, 1e-8), ("passes", "work", "seconds")
+# Numbers in the data, from which on `minimize` is to be the fastest but for dense Newton.
+LARGE = 1e7
+
+
+@lru_cache(maxsize=1)
+def accuracy_problem(name: str) -> ConvexProblem:
+    """By name, kept for the next run in this process."""
+    return (CONVEX | UNSEEN)[name]()
+
+
+def optima(names: Sequence[str]) -> Iterator[Job]:
+    """The exact solutions: the metric is how many numbers the data holds."""
+    for name in names:
+        yield Job(Row(EXPERIMENT, name, EXACT), optimum_rows)
+
+
+def optimum_rows(template: Row) -> list[Row]:
+    """By Newton's method in double precision, and the start."""
+    p = accuracy_problem(template.problem)
+    x = p.data[0]
+    ends = {EXACT: p.value(p.solved()), START: p.value(p.model())}
+    return [replace(template, method=m, data_points=len(x), loss=loss, metric=x.numel()) for m, loss in ends.items()]
+
+
+def jobs(rows: Sequence[Row], names: Sequence[str], seeds: Sequence[int]) -> Iterator[Job]:
+    """Every method on every problem, one after the other; `minimize` at two batch sizes and over seeds."""
+    losses = {(r.problem, r.method): r.loss for r in rows if r.method in (EXACT, START)}
+    for name in names:
+        ends = losses[name, EXACT], losses[name, START]
+        for batch in BATCHES:
+            for seed in seeds:
+                yield Job(Row(EXPERIMENT, name, MINIMIZE, seed, batch), solved, ends)
+        for method in solvers(accuracy_problem(name)):
+            yield Job(Row(EXPERIMENT, name, method, seeds[0]), solved, ends)
+
+
+def solved(template: Row, best: float, start: float) -> list[Row]:
+    """The rows of one run; a loss that is not finite at its end where it wrote none."""
+    problem = accuracy_problem(template.problem)
+    method = infhess if template.method == MINIMIZE else solvers(problem)[template.method]
+    warm_up()
+    record = Recorder(problem, template, best, start)
+    with suppress(EnoughError):
+        method(problem, record)
+    return thinned(record.rows) or [replace(template, loss=math.inf)]
+
+
+@lru_cache(maxsize=1)
+def warm_up() -> None:
+    """What is loaded and compiled once in a process is not timed."""
+    from infhess.minimizing import minimize
+
+    w = torch.zeros(200, 1, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(600, 200, dtype=w.dtype, generator=torch.Generator().manual_seed(0))
+    minimize(lambda b: (b @ w - 1).square().mean(), [w], list(torch.split(x, 50)))
+
+
+def thinned(rows: Sequence[Row]) -> list[Row]:
+    """The rows that are 5 % further, those that are better than all before by half, and the last."""
+    kept: list[Row] = []
+    best = math.inf
+    for row in rows:
+        if not kept or row is rows[-1] or row.data_points >= 1.05 * kept[-1].data_points or row.loss < best - 1e-12:
+            kept.append(row)
+        best = min(best, row.loss)
+    return kept if len(kept) < 400 else [*kept[:200], *kept[200::10], kept[-1]]
+
+
+class Axes:
+    """What it took to a gap: passes of gradients, work (passes of gradients and of products), or seconds."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.curves = Curves(r for r in rows if r.experiment == EXPERIMENT)
+        self.problems = [r.problem for r in self.curves.rows if r.method == EXACT]
+
+    def value(self, axis: str, row: Row) -> float:
+        """By the name of an axis."""
+        passes = row.data_points / self.curves.best(row.problem).data_points
+        return {"passes": passes, "work": row.metric, "seconds": row.seconds}[axis]
+
+    def to(self, axis: str, name: str, method: str, batch: int, gap: float) -> float:
+        """The median over seeds; infinite where it was not reached, NaN where it was not run."""
+        return self.curves.first(
+            name, method, batch, lambda r: self.curves.gap(r) <= gap, lambda r: self.value(axis, r)
+        )
+
+    def best(self, axis: str, name: str, methods: Sequence[str], gap: float) -> tuple[str, float]:
+        """The best of several methods."""
+        found = {m: self.to(axis, name, m, 0, gap) for m in methods}
+        ran = {m: v for m, v in found.items() if v == v} or {"none": math.inf}
+        name_of = min(ran, key=lambda m: ran[m])
+        return name_of, ran[name_of]
+
+    def least(self, axis: str, name: str, methods: Sequence[str], gap: float) -> tuple[float, str]:
+        """What the best of several took, and ""; where none arrived, what the nearest had spent by then, and a word on it."""
+        _, value = self.best(axis, name, methods, gap)
+        ran = [m for m in methods if self.curves.runs(name, m, 0)]
+        if value < math.inf or not ran:
+            return value, ""
+        nearest = min(ran, key=lambda m: self.curves.final(name, m, 0))
+        spent = self.value(axis, self.curves.runs(name, nearest, 0)[0][-1])
+        return spent, f", which {nearest} had spent at {self.curves.final(name, nearest, 0):.0e}"
+
+    def others(self, name: str) -> list[str]:
+        """Every method but `minimize`."""
+        return self.curves.methods(name, 0)
+
+
+def report(rows: Sequence[Row], folder: Path, seeds: Sequence[int]) -> str:
+    """summary.md, targets.md, table.md, a figure and report.html; returns the first two."""
+    axes = Axes(rows)
+    lead, aims, tables = ahead(axes), target_cells(targets(axes)), everything(axes)
+    write(folder / "summary.md", markdown(lead))
+    write(folder / "targets.md", markdown(aims))
+    write(folder / "table.md", "\n".join(f"### {title}\n\n{markdown(cells)}" for title, cells in tables))
+    values = {"seeds": seeds, "new": NEW, "experiment": EXPERIMENT, "unrun": unrun(axes)}
+    whole = Page(
+        "Convex problems to eight digits",
+        f"infhess {__version__}: infhess bench convex --accuracy --seed {seeds[0]}",
+        (),
+        [figure(axes, folder)],
+        page.notes("bench-convex-accuracy", **values),
+        [("minimize, and the best of the others", lead), ("Targets", aims), *tables],
+    )
+    write(folder / "report.html", whole.html())
+    return f"{markdown(lead)}\n{markdown(aims)}"
+
+
+def unrun(axes: Axes) -> dict[str, list[str]]:
+    """Methods that have no rows for a problem yet, of those that apply to all: the command goes on with them."""
+    absent = {name: [m for m in GENERAL if m not in axes.others(name)] for name in axes.problems}
+    return {name: methods for name, methods in absent.items() if methods}
+
+
+def number(value: float) -> str:
+    """For a table."""
+    return "not run" if value != value else "never" if value == math.inf else f"{value:.3g}"
+
+
+def ahead(axes: Axes) -> Cells:
+    """minimize to 1e-8 beside the best of the others on each axis."""
+    head = ["problem, batch", *(f"{a} to 1e-8" for a in AXES), "passes: best first-order or quasi-Newton",
+            "seconds: best of all others"]  # fmt: skip
+    lines = []
+    for name in axes.problems:
+        for batch in BATCHES:
+            mine = [number(axes.to(a, name, MINIMIZE, batch, 1e-8)) for a in AXES]
+            rivals = axes.best("passes", name, FIRST_ORDER, 1e-8), axes.best("seconds", name, axes.others(name), 1e-8)
+            lines.append([f"{name}, {batch}", *mine, *(f"{number(v)} ({m})" for m, v in rivals)])
+    return [head, *lines]
+
+
+def targets(axes: Axes) -> list[Target]:
+    """The goals, and what was measured."""
+    found = [_lost(axes)]
+    for name in axes.problems:
+        size = axes.curves.best(name).metric
+        for batch in BATCHES:
+            mine = {a: axes.to(a, name, MINIMIZE, batch, 1e-8) for a in AXES}
+            if mine["passes"] != mine["passes"]:
+                continue
+            passes, word = axes.least("passes", name, FIRST_ORDER, 1e-8)
+            found.append(at_most(f"{name}, {batch}: passes / best first-order's{word}", mine["passes"] / passes, 1 / 3))
+            large = size >= LARGE
+            others = [m for m in axes.others(name) if not (large and m in DENSE_NEWTON)]
+            seconds, word = axes.least("seconds", name, others, 1e-8)
+            what = f"{name}, {batch}: seconds / best other's{word}"
+            found.append(at_most(what, mine["seconds"] / seconds, 1 if large else 2))
+    return found
+
+
+def _lost(axes: Axes) -> Target:
+    runs = [run for name in axes.problems for batch in BATCHES for run in axes.curves.runs(name, MINIMIZE, batch)]
+    lost = sum(not min(map(axes.curves.gap, run)) <= 1e-8 for run in runs)
+    return at_most(f"runs that did not reach 1e-8, of {len(runs)}", lost, 0)
+
+
+def everything(axes: Axes) -> list[tuple[str, Cells]]:
+    """A table for each problem."""
+    head = ["method", *(f"{a} to {gap:.0e}" for a in AXES for gap in GAPS), "gap at the end"]
+    found: list[tuple[str, Cells]] = []
+    for name in axes.problems:
+        each = [(f"{MINIMIZE}, batch {b}", MINIMIZE, b) for b in BATCHES] + [(m, m, 0) for m in axes.others(name)]
+        lines = [[title, *_line(axes, name, m, b)] for title, m, b in each]
+        found.append((name, [head, *lines]))
+    return found
+
+
+def _line(axes: Axes, name: str, method: str, batch: int) -> list[str]:
+    cells = [number(axes.to(a, name, method, batch, gap)) for a in AXES for gap in GAPS]
+    return [*cells, f"{axes.curves.final(name, method, batch):.1e}"]
+
+
+COLOURS = {
+    "torch L-BFGS": (plots.GREY, "-"), "SciPy L-BFGS-B": (plots.GREY, "--"),
+    "SciPy Newton-CG, infhess products": (plots.GREEN, "-"), "SciPy trust-ncg, infhess products": (plots.GREEN, "--"),
+    "SketchySVRG, ρ 1e-3": (plots.PURPLE, "-"), "Adam, cosine, 1e-2": (plots.ORANGE, "-"),
+    "scikit-learn lbfgs": (plots.GREY, ":"), "scikit-learn saga": (plots.ORANGE, ":"),
+    "scikit-learn newton-cholesky": (plots.INK, ":"),
+}  # fmt: skip
+
+
+def figure(axes: Axes, folder: Path) -> Figure:
+    """The gap against each axis, a row of panels for each problem."""
+    fig, grid = plots.grid(len(axes.problems), len(AXES), height=2.4, share=False)
+    for row, name in zip(grid, axes.problems):
+        for ax, axis in zip(row, AXES):
+            lines = [Line(f"{MINIMIZE}, batch 256", plots.BLUE, axes.curves.runs(name, MINIMIZE, 256))]
+            lines += [Line(m, c, axes.curves.runs(name, m, 0), d) for m, (c, d) in COLOURS.items()]
+            for line in lines:
+                plots.draw(ax, line, lambda r: min(axes.curves.gap(r), 10.0), lambda r, a=axis: axes.value(a, r))  # type: ignore[misc]
+            ax.set(xscale="log", yscale="log", ylim=(1e-9, 2), xlabel=axis)
+        row[0].set_ylabel(f"{name}: gap")
+    path = plots.save_panels(fig, grid, folder / "accuracy.svg", columns=3)
+    return Figure(path, "Gap to the optimum against passes of gradients, work and seconds; thin lines are seeds.")
+
+
+def picture(path: Path, seed: int) -> Path:
+    """One run on digits: the gap as `minimize` has it with its bound, and as it is."""
+    from infhess.minimizing import minimize
+
+    p = accuracy_problem("digits")
+    best, start = p.value(p.solved()), p.value(p.model())
+    model, true, (x, y) = p.model(), [], p.data
+    order = torch.split(torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)), 32)
+    result = minimize(
+        p.loss(model), model.parameters(), [(x[i], y[i]) for i in order], gap=1e-10,
+        callback=lambda row: true.append((p.value(model) - best) / (start - best)),
+    )  # fmt: skip
+    fig, ax = plots.figure(6.0, 3.8)
+    result.plot(ax)
+    ax.plot(range(1, len(true) + 1), true, "x", color=plots.INK, label="true gap")
+    ax.set_title("minimize on scikit-learn's digits: softmax, 650 weights", loc="left")
+    ax.legend(frameon=False)
+    return plots.save(fig, path)

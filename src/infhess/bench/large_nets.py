@@ -1,0 +1,138 @@
+"""The spectrum of transformers of up to ten million weights: seconds and memory as weights, data and k grow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from infhess.bench.loop import resident
+from infhess.curvature import Hessian
+from infhess.harness import Job, Row, markdown
+from infhess.harness.timing import on_threads
+from infhess.problems import seeded
+from infhess.problems.nets import CharTransformer
+from infhess.spectra import spectrum
+
+EXPERIMENT = "bench-curvature-large"
+LETTERS, LENGTH, BATCH = 256, 16, 8
+GIB = 2**30
+MEMORY, SECONDS = "memory beside the model, GiB", "seconds"
+# (width, blocks) of transformers with about so many weights.
+SIZES = {100_000: (48, 3), 1_000_000: (128, 5), 10_000_000: (320, 8)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A transformer of a size, data points a direction, k, a bound on memory, and whether its loss is in bfloat16."""
+
+    weights: int = 1_000_000
+    points: int = 64
+    k: int = 1
+    memory: int | None = None
+    bfloat16: bool = False
+
+    @property
+    def name(self) -> str:
+        """For rows."""
+        bound = "" if self.memory is None else f", memory = {self.memory / GIB:g} GiB"
+        dtype = ", bfloat16" if self.bfloat16 else ""
+        return f"{self.weights:.0e} weights, {self.points} points a direction, k = {self.k}{bound}{dtype}"
+
+
+def cases(*, quick: bool = False) -> list[Case]:
+    """Each grows alone: weights, data, k; and a bound at ten million weights, and products in bfloat16."""
+    if quick:
+        return [Case(100_000), Case(100_000, memory=2**24)]
+    grown = [Case(n) for n in SIZES] + [Case(points=256), Case(k=5)]
+    return [*grown, Case(10_000_000, memory=GIB), Case(bfloat16=True)]
+
+
+def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
+    """One job for each case, in a process of its own."""
+    for case in cases(quick=quick):
+        yield Job(Row(EXPERIMENT, case.name, SECONDS, seed, BATCH), measured, (case,))
+
+
+def measured(template: Row, case: Case) -> list[Row]:
+    """Seconds of a spectrum, and the peak of resident memory beyond that of the model and a gradient of it."""
+    command = [sys.executable, "-m", __name__, json.dumps(asdict(case)), str(template.seed)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{case.name}: {done.stderr.strip().splitlines()[-1]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    row = replace(template, data_points=found["data_points"], products=found["products"], seconds=found["seconds"])
+    numbers = {
+        SECONDS: found["seconds"],
+        MEMORY: found["peak"] / GIB,
+        "stated, GiB": found["stated"] / GIB,
+        "largest": found["value"],
+        "half of its 95 % interval / value": found["width"],
+    }
+    return [replace(row, method=name, metric=value) for name, value in numbers.items()]
+
+
+class Tokens:
+    """Random tokens without end: sequences, and the token that follows each."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        while True:
+            yield torch.randint(LETTERS, (BATCH, LENGTH + 1), generator=self._generator)
+
+
+def source_of(case: Case, seed: int) -> Hessian:
+    """The Hessian of a transformer at its start, on random tokens."""
+    width, blocks = SIZES[case.weights]
+    with seeded(seed):
+        net = CharTransformer(LETTERS, LENGTH, width, heads=8, blocks=blocks)
+
+    def loss(codes: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=case.bfloat16):
+            logits = net(codes[:, :-1])
+        return cross_entropy(logits.float().flatten(0, 1), codes[:, 1:].flatten())
+
+    return Hessian(loss, net.parameters(), Tokens(seed))
+
+
+def run(case: Case, seed: int) -> dict[str, Any]:
+    """A spectrum, weighed and timed on one thread."""
+    source = source_of(case, seed)
+    source.gradient()  # what any step of training holds too
+    start, before = time.perf_counter(), resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
+    with on_threads(1):
+        found = spectrum(source, case.k, points=case.points, memory=case.memory)
+    low, high = found.interval()
+    return {
+        "seconds": time.perf_counter() - start, "peak": resident("VmHWM") - before, "stated": found.memory,
+        "products": found.products,
+        "data_points": found.data_points, "value": float(found.values[0]),
+        "width": float((high - low)[0] / 2 / found.values[0]), "weights": source.size,
+    }  # fmt: skip
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One line a case."""
+    found = {(r.problem, r.method): r for r in rows if r.experiment == EXPERIMENT}
+    lines = [["spectrum of a transformer", "products", "seconds", "memory beside the model, GiB", "largest eigenvalue"]]
+    for problem in dict.fromkeys(p for p, _ in found):
+        value, width = found[problem, "largest"].metric, found[problem, "half of its 95 % interval / value"].metric
+        row, memory = found[problem, SECONDS], found[problem, MEMORY].metric
+        lines.append([problem, str(row.products), f"{row.seconds:.1f}", f"{memory:.2f}", f"{value:.3g} ± {width:.0%}"])
+    return markdown(lines)
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(Case(**json.loads(sys.argv[1])), int(sys.argv[2]))))

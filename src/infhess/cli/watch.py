@@ -1,0 +1,115 @@
+"""Top curvature over a folder of checkpoints: what `infhess spectrum --watch` computes, its rows and its table."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from infhess.cli.measure import load, named_errors, source_of
+from infhess.harness.rows import Row
+from infhess.spectra import Moment, Tracker
+
+EXPERIMENT = "spectrum-watch"
+ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+INSIDE = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+)  # where training scripts put the weights beside the optimizer's state
+NUMBERS = ("value", "std", "low", "high")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Files of weights in a folder, in the order of the numbers in their names."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: expected a folder of checkpoints")
+    found = [p for p in folder.iterdir() if p.suffix in ENDINGS]
+    if not found:
+        raise ValueError(f"{folder}: expected checkpoints that end in {', '.join(ENDINGS)}, got none")
+    return sorted(found, key=lambda p: [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", p.name)])
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    """The state dict of a checkpoint; nothing in it is run."""
+    try:
+        held: Any = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError) as error:
+        raise ValueError(f"{path}: damaged, or no checkpoint ({str(error).splitlines()[0]})") from error
+    except Exception as error:  # pickle.UnpicklingError: there is more than weights in the file
+        raise ValueError(f"{path}: expected weights alone; save model.state_dict()") from error
+    state = next((held[name] for name in INSIDE if isinstance(held, dict) and isinstance(held.get(name), dict)), held)
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise ValueError(f"{path}: expected a state dict of tensors, or one under {', '.join(INSIDE)}")
+    return state
+
+
+def step_of(path: Path, number: int) -> int:
+    """The last number in the name, such as 1200 of net-1200.pt; else the place in the folder."""
+    found = re.findall(r"\d+", path.stem)
+    return int(found[-1]) if found else number
+
+
+def model_of(returned: Any) -> nn.Module:
+    """The model that the checkpoints are of."""
+    model = returned[0] if isinstance(returned, tuple | list) and returned else None
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            "--watch needs a function that returns (model, loss, batches), for the checkpoints to be loaded"
+        )
+    return model
+
+
+def watched(
+    target: str,
+    paths: Sequence[Path],
+    k: int,
+    rtol: float | None,
+    budget: int | None,
+    matrix: str,
+    products: str,
+    seed: int,
+) -> Iterator[list[Row]]:
+    """The rows of one checkpoint after the other."""
+    function = load(target)
+    with named_errors(target):
+        returned = function()
+        model, source = model_of(returned), source_of(returned, matrix, products, seed)
+        tracker = Tracker(source, k, rtol=rtol, budget=budget, generator=torch.Generator().manual_seed(seed))
+    for number, path in enumerate(paths):
+        start = time.perf_counter()
+        try:
+            model.load_state_dict(weights(path))
+        except RuntimeError as error:
+            raise ValueError(f"{path}: its weights are not those of the model of {target}") from error
+        with named_errors(target):
+            tracker.update(step=step_of(path, number))
+        yield list(_rows(path, tracker.history[-1], seed, time.perf_counter() - start))
+
+
+def _rows(path: Path, moment: Moment, seed: int, seconds: float) -> Iterator[Row]:
+    cost = moment.data_points, moment.products, seconds
+    for i, numbers in enumerate(zip(moment.values, moment.std, moment.low, moment.high), 1):
+        for name, number in zip(NUMBERS, numbers):
+            yield Row(EXPERIMENT, path.name, f"eigenvalue {i}: {name}", seed, 0, *cost, metric=number)
+
+
+def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Columns and lines: a checkpoint, its eigenvalues with 95 % intervals, and products."""
+    found = {(r.problem, r.method): r for r in rows}
+    k = max(int(r.method.split()[1].rstrip(":")) for r in rows)
+    lines = []
+    for name in dict.fromkeys(r.problem for r in rows):
+        cells = []
+        for i in range(1, k + 1):
+            value, low, high = (found[name, f"eigenvalue {i}: {what}"] for what in ("value", "low", "high"))
+            cells.append(f"{value.metric:.4g} ({low.metric:.4g} … {high.metric:.4g})")
+        lines.append([name, *cells, str(value.products)])
+    return ["checkpoint", *(f"λ{i}, 95 % interval" for i in range(1, k + 1)), "products"], lines

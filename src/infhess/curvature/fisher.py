@@ -1,0 +1,83 @@
+"""The Fisher matrix of one batch: outer products of the gradients of its points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from infhess.curvature.flat import Flat
+from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
+from infhess.curvature.local import derivative, scalar
+from infhess.curvature.untouched import untouched
+
+Sample = Callable[[Tensor], Tensor]
+
+
+class FisherLocal(GaussNewtonLocal):
+    """(1/n) Σ g_i g_iᵀ = Jᵀ [(1/n) Σ a_i a_iᵀ] J with a_i the gradient of point i's loss with respect to its outputs.
+
+    Where targets are drawn from the model, d of them for a point whose loss is their mean, the matrix is taken d times: its
+    mean is the Gauss–Newton matrix.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        loss: Callable[..., Tensor],
+        batch: Any,
+        flat: Flat,
+        seed: int,
+        pair: Pair | None = None,
+        sample: Sample | None = None,
+    ) -> None:
+        super().__init__(model, loss, batch, flat, seed, pair)
+        n, self.scale = len(self.outputs), 1.0
+        gradients = self.loss_gradient[0]
+        if sample is not None:
+            with untouched(flat.live, seed):
+                targets = sample(self.outputs.detach())
+                gradients = derivative([scalar(loss(self.leaf, targets))], [self.leaf], None)[0]
+            self.watch.random, self.scale = True, targets.numel() / n
+        self.points_gradients = n * gradients.detach()
+
+    def inner(self, Js: Tensor) -> Tensor:
+        """(1/n) Σ a_i a_iᵀ (J s)_i."""
+        a = self.points_gradients
+        along = (a * Js).flatten(1).sum(1) if a.ndim > 1 else a * Js
+        return self.scale / len(a) * a * along.reshape(-1, *(1 for _ in a.shape[1:]))
+
+
+def sampler_of(loss: Any) -> Sample:
+    """How targets are drawn from the outputs under a loss that is a negative log-likelihood."""
+    for known, sample in SAMPLERS.items():
+        if loss is known or (isinstance(known, type) and isinstance(loss, known)):
+            return sample
+    raise ValueError(
+        f'sample: expected a function from outputs to targets for kind="mc" and the loss {loss!r}; drawing is known for the '
+        "cross-entropy, the binary cross-entropy with logits and the mean squared error"
+    )
+
+
+def _classes(outputs: Tensor) -> Tensor:
+    p = outputs.movedim(1, -1).softmax(-1)
+    return torch.multinomial(p.reshape(-1, p.shape[-1]), 1).reshape(p.shape[:-1])
+
+
+def _coins(outputs: Tensor) -> Tensor:
+    return torch.bernoulli(outputs.sigmoid())
+
+
+def _normal(outputs: Tensor) -> Tensor:
+    """(f − y)² is the negative log-likelihood of a normal y of variance ½."""
+    return torch.randn_like(outputs).mul_(0.5**0.5).add_(outputs)
+
+
+SAMPLERS: dict[Any, Sample] = {
+    nn.CrossEntropyLoss: _classes, functional.cross_entropy: _classes,
+    nn.BCEWithLogitsLoss: _coins, functional.binary_cross_entropy_with_logits: _coins,
+    nn.MSELoss: _normal, functional.mse_loss: _normal,
+}  # fmt: skip

@@ -1,0 +1,128 @@
+"""Sources of a model and a loss of its outputs: the Gauss–Newton matrix, and the Fisher matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from infhess.curvature.batch_source import BatchSource, Loss
+from infhess.curvature.batches import Batch
+from infhess.curvature.fisher import FisherLocal, Sample, sampler_of
+from infhess.curvature.flat import Params
+from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
+from infhess.curvature.local import Local
+
+
+class ModelSource(BatchSource):
+    """A source of a model, a loss of its outputs and targets, and pairs of these."""
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        loss: Loss,
+        params: Params,
+        batches: Iterable[Batch],
+        *,
+        pair: Pair | None = None,
+        split: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not callable(model) or not callable(loss):
+            kind = type(self).__name__
+            raise TypeError(f"expected a callable model and a callable loss: {kind}(model, loss, params, batches)")
+        if pair is not None and not callable(pair):
+            raise TypeError(f"pair: expected a callable from a batch to (inputs, targets), got {type(pair).__name__}")
+        super().__init__(params, batches, split, generator)
+        self.model, self.loss, self.pair = model, loss, pair
+
+
+class GaussNewton(ModelSource):
+    """The Gauss–Newton matrix Jᵀ H_L J of loss(model(inputs), targets): positive semi-definite for convex losses.
+
+    Args:
+        model: inputs ↦ outputs, one tensor, or an object that has it as its `logits`.
+        loss: (outputs, targets) ↦ scalar, the mean over the batch.
+        params: the parameters, with names or without.
+        batches: an iterable of (inputs, targets); or of mappings or dataclasses with an entry `labels`, `label`, `targets`,
+            `target` or `y`, whose other entries the model takes as keywords.
+        pair: batch ↦ (inputs, targets), for any other batch.
+        split: False for a loss that is not a mean over points.
+        generator: for the seeds of dropout masks.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> source = GaussNewton(model, torch.nn.MSELoss(), model.parameters(), [(torch.eye(2), torch.zeros(2, 1))])
+    >>> source.matvec(torch.tensor([1.0, 2.0])).tolist()
+    [1.0, 2.0]
+
+    """
+
+    def at(self, batch: Batch, seed: int) -> Local:
+        """The Gauss–Newton matrix of one batch."""
+        return GaussNewtonLocal(self.model, self.loss, batch, self.flat, seed, self.pair)
+
+    def fresh(self, batches: Iterable[Batch]) -> GaussNewton:
+        """The same matrix from other data."""
+        made = GaussNewton(
+            self.model, self.loss, self.flat.given, batches, pair=self.pair, split=self.split, generator=self._generator
+        )
+        made.pooled = self.pooled
+        return made
+
+
+class Fisher(ModelSource):
+    """The Fisher matrix (1/n) Σ g_i g_iᵀ of the gradients of single points: positive semi-definite.
+
+    Args:
+        model, loss, params, batches, pair, split: as of `GaussNewton`; dimension 0 of the outputs is that of the points, and
+            the loss is a mean over them.
+        kind: "empirical", with the targets of the data; or "mc", with targets drawn from the model anew for each batch. The
+            mean of the latter is the Fisher matrix proper: the Gauss–Newton matrix of the cross-entropy and of squares.
+        sample: outputs ↦ targets drawn from the model, for "mc" and a loss other than torch's cross-entropies and squares.
+        generator: for the seeds of dropout masks and of drawn targets.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> torch.nn.init.zeros_(model.weight)
+    Parameter containing:
+    tensor([[0., 0.]], requires_grad=True)
+    >>> source = Fisher(model, torch.nn.MSELoss(), model.parameters(), [(torch.eye(2), torch.ones(2, 1))])
+    >>> source.matvec(torch.tensor([1.0, 2.0])).tolist()
+    [2.0, 4.0]
+
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        loss: Loss,
+        params: Params,
+        batches: Iterable[Batch],
+        kind: str = "empirical",
+        *,
+        pair: Pair | None = None,
+        sample: Sample | None = None,
+        split: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if kind not in ("empirical", "mc"):
+            raise ValueError(f'kind: expected "empirical" or "mc", got {kind!r}')
+        if sample is not None and (kind != "mc" or not callable(sample)):
+            raise TypeError('sample: expected a function from outputs to targets, with kind="mc" alone')
+        super().__init__(model, loss, params, batches, pair=pair, split=split, generator=generator)
+        self.kind, self.sample = kind, sample or sampler_of(loss) if kind == "mc" else None
+
+    def at(self, batch: Batch, seed: int) -> Local:
+        """The Fisher matrix of one batch."""
+        return FisherLocal(self.model, self.loss, batch, self.flat, seed, self.pair, self.sample)
+
+    def fresh(self, batches: Iterable[Batch]) -> Fisher:
+        """The same matrix from other data."""
+        made = Fisher(
+            self.model, self.loss, self.flat.given, batches, self.kind, pair=self.pair, sample=self.sample, split=self.split,
+            generator=self._generator,
+        )  # fmt: skip
+        made.pooled = self.pooled
+        return made

@@ -1,0 +1,54 @@
+"""Processes that each have batches of their own: products of all of them are one product, with all of their data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from infhess._distributed import all_reduce_sum, mean_over_processes, world_size
+from infhess.curvature.local import Local
+
+
+class PooledLocal(Local):
+    """The mean over processes of gradients and products, each weighted by its data points.
+
+    All processes have to ask for the same, in the same order.
+    """
+
+    def __init__(self, local: Local, points: int) -> None:
+        self._local, self.flat, self.seed, self.watch = local, local.flat, local.seed, local.watch
+        self.points = round(all_reduce_sum([points], local.flat.device)[0])
+        self._weight = points * world_size() / self.points
+
+    def _mean(self, x: Tensor) -> Tensor:
+        return mean_over_processes(x.detach() * self._weight)
+
+    def gradient(self) -> Tensor:
+        """The gradient of the loss, flat."""
+        return self._mean(self._local.gradient())
+
+    def product(self, s: Tensor) -> Tensor:
+        """The product with a flat vector."""
+        return self._mean(self._local.product(s))
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradient, a tensor for each parameter."""
+        return [self._mean(g) for g in self._local.gradients]
+
+    def along(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """The product with tensors of the shapes of the parameters."""
+        return [self._mean(x) for x in self._local.along(vectors)]
+
+    def block(self, S: Tensor) -> Tensor:
+        """The products with the columns of S."""
+        return self._mean(self._local.block(S))
+
+
+def failed_somewhere(error: Exception | None, device: torch.device) -> Exception | None:
+    """The error of this process, or a word on that of another."""
+    if not all_reduce_sum([float(error is not None)], device)[0]:
+        return None
+    return error or ValueError("batches: another process that estimates together with this one has no more of them")

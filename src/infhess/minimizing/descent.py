@@ -1,0 +1,91 @@
+"""The passes after the first: full gradient, direction, step length, as a generator of what each pass found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from infhess.curvature.batches import Batch
+from infhess.minimizing.line_search import zero_of_slope
+from infhess.minimizing.newton import Model, Point, Proposal
+from infhess.minimizing.objective import Objective, Value
+
+# A step is accepted whose slope has shrunk to this, whatever rounding says of the loss.
+SHRUNK = 0.9
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass over all the data: where it was, what it proposes (None: the step before was too long), and the last step."""
+
+    point: Point
+    proposal: Proposal | None
+    alpha: float
+
+
+def descend(
+    objective: Objective, evaluate: Callable[[], Value], model: Model, start: Tensor,
+    count: Callable[[int], None],
+) -> Iterator[Pass]:  # fmt: skip
+    """w ← w + α·step for ever; a step that leads up is made shorter, at the price of a pass."""
+
+    def at(w: Tensor) -> Point:
+        return Point(objective.put(w), evaluate())
+
+    here, alpha = at(start), math.nan
+    if not here.value.loss < math.inf:
+        raise ValueError("loss: expected a finite number over all the data, got NaN or infinity; is a batch at fault?")
+    while True:
+        proposal = model.propose(here)
+        yield Pass(here, proposal, alpha)
+        proposal = model.propose(here) if model.grown else proposal
+        alpha = step_length(objective, here, proposal, model.held, count)
+        now = at(here.w + alpha * proposal.step)
+        while not accepted(here, now, proposal):
+            yield Pass(here, None, alpha)
+            alpha *= _shorter(here, now, proposal)
+            now = at(here.w + alpha * proposal.step)
+        model.learn(here, now)
+        here = now
+
+
+def accepted(before: Point, after: Point, proposal: Proposal) -> bool:
+    """By value or by slope: near the optimum the loss is rounding, and the slope is not."""
+    if not after.value.loss < math.inf:
+        return False
+    then, now = (float(p.value.gradient @ proposal.step) for p in (before, after))
+    return after.value.loss <= before.value.loss or abs(now) <= SHRUNK * abs(then)
+
+
+def _shorter(before: Point, after: Point, proposal: Proposal) -> float:
+    """The zero of the slope between both, from a tenth to a half; a quarter where the loss is not finite."""
+    then, now = (float(p.value.gradient @ proposal.step) for p in (before, after))
+    if not after.value.loss < math.inf or not now > 0:
+        return 0.25
+    return min(max(-then / (now - then), 0.1), 0.5)
+
+
+def step_length(
+    objective: Objective, here: Point, proposal: Proposal, held: list[Batch], count: Callable[[int], None]
+) -> float:
+    """The zero of the slope along the step, on held-out points, which are counted; 1 where there are none.
+
+    Without a sample between the pool and the data Newton's own step is right, and the next pass tells where it is not.
+    """
+    step, start = proposal.step, float(here.value.gradient @ proposal.step)
+    if not (held and start < 0):
+        return 1.0
+
+    def slope(alpha: float) -> float:
+        objective.put(here.w + alpha * step)
+        value = objective.over(held)
+        count(value.points)
+        return start + float((value.gradient - there.gradient) @ step) if value.loss < math.inf else math.inf
+
+    objective.put(here.w)
+    there = objective.over(held)
+    count(there.points)
+    return zero_of_slope(slope, start)

@@ -1,0 +1,94 @@
+"""Convex losses on finite data, minimised in one call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from infhess._checks import count, finite_number, generator_on
+from infhess._precision import full_precision
+from infhess.curvature.batches import Batch
+from infhess.minimizing.progress import Progress
+from infhess.minimizing.result import Minimum
+from infhess.minimizing.run import Run
+from infhess.minimizing.stop_rule import Row
+
+GIB = 2.0**30
+# Passes at the most, where none are given.
+PASSES = 200
+
+
+@full_precision
+def minimize(
+    loss: Callable[[Batch], Tensor],
+    params: Iterable[Tensor],
+    batches: Iterable[Batch],
+    gap: float = 1e-6,
+    passes: int | None = None,
+    *,
+    memory: float = GIB,
+    progress: bool = False,
+    callback: Callable[[Row], Any] | None = None,
+    checkpoint: str | Path | None = None,
+    generator: torch.Generator | None = None,
+) -> Minimum:
+    """Minimise a convex loss over finite data to a gap that is known; the parameters are left at the best point seen.
+
+    One pass of self-driving sgd, while a sample of the data is kept; then full passes with the Newton direction of that
+    sample, corrected by secants, until the gap (L − L*)/(L₀ − L*) is below `gap` with 95 % confidence.
+
+    Args:
+        loss: batch ↦ scalar, the mean loss of a batch; it closes over the model. L2 and weights of points belong in it.
+        params: the parameters, float32 or float64.
+        batches: a DataLoader, or any iterable that can be iterated again. One that cannot gets the pass of sgd alone.
+        gap: the share of L₀ − L* that may be left.
+        passes: over the data at the most, the first one of sgd included; 200 by default.
+        memory: bytes for data and curvature; all the data is kept for further passes where it takes less than half of it.
+        progress: show a progress bar.
+        callback: called with a row (a dict) after each pass.
+        checkpoint: a file written after each pass; if it is there, the run goes on from it.
+        generator: for the sample.
+
+    >>> import torch, infhess
+    >>> x = torch.randn(500, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> y = x @ torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    >>> w = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    >>> batches = list(zip(x.split(100), y.split(100)))
+    >>> result = infhess.minimize(lambda batch: (batch[0] @ w - batch[1]).square().mean(), [w], batches)
+    >>> result.stopped, [round(v, 3) for v in w.tolist()], result.gap_upper(0.95) < 1e-6
+    ('gap', [1.0, -2.0, 3.0], True)
+
+    """
+    started = time.perf_counter()
+    target = finite_number(gap, "gap", least=0.0, strict=True)
+    most = PASSES if passes is None else count(passes, "passes")
+    memory = finite_number(memory, "memory", least=0.0, strict=True)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback: expected a callable of a row, got {type(callback).__name__}")
+    generator_on(generator)
+    run = Run(loss, params, batches, target, most, memory, generator, started)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.exists():
+        run.restore(path)
+    save = None if path is None else lambda row: run.save(path)
+    with Progress(target) if progress else nullcontext() as bar:
+        _drain(run, [f for f in (save, bar.show if bar else None, callback) if f])
+    return run.result()
+
+
+def _drain(run: Run, told: list[Callable[[Row], Any]]) -> None:
+    """To the end, or until the user has had enough; the parameters are at the best point after it."""
+    try:
+        for row in run.passes():
+            for tell in told:
+                tell(row)
+    except KeyboardInterrupt:
+        run.stopped = "interrupted"
+    finally:
+        run.leave_best()

@@ -1,0 +1,179 @@
+"""Directions: Newton's of a pool, corrected by secants of the full gradient, and L-BFGS around P alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batches import Batch
+from infhess.minimizing.choice import DENSE, POOL, Plan, build_points
+from infhess.minimizing.conjugate import Solved, conjugate_gradients
+from infhess.minimizing.objective import Value
+from infhess.minimizing.pool_curvature import Inverse, PoolCurvature, dense_inverse, nystrom_inverse
+from infhess.minimizing.reservoir import Reservoir
+from infhess.minimizing.secants import Secant, two_loops, usable
+
+# Share of the gap that conjugate gradients may leave; iterations at the most, and those after which P is built anew.
+TOLERANCE, MOST, SLOW = 0.02, 250, {DENSE: 12, POOL: 30}
+# Secants kept: of what a pool misses, and of everything where there is no pool.
+MISSED, ALL_SECANTS = 10, 20
+# A pool grows so many times at once.
+GROWTH = 4
+
+
+class Point(NamedTuple):
+    """Weights, with loss and gradient over all the data there."""
+
+    w: Tensor
+    value: Value
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A step to try, ½ gᵀH⁻¹g as the model has it, what the solver left of it, and whether curvature was negative."""
+
+    step: Tensor
+    decrement: float
+    left: float
+    iterations: int
+    negative: bool
+
+
+def nothing_left(here: Point) -> Proposal:
+    """Where the gradient is zero."""
+    return Proposal(torch.zeros_like(here.w), 0.0, 0.0, 0, False)
+
+
+def proposed(g: Tensor, d: Tensor, found: Solved, negative: bool) -> Proposal:
+    """−d where it leads down, else −g; nothing is known of the gap where no curvature was seen at all."""
+    slope, negative = float(g @ d), negative or found.negative
+    if not slope > 0:
+        return Proposal(-g, math.inf, 1.0, found.iterations, negative)
+    flat = found.left == 1.0 and found.iterations == 1
+    return Proposal(-d, math.inf if flat else slope / 2, found.left, found.iterations, negative)
+
+
+class PoolNewton:
+    """−H⁻¹g: conjugate gradients on the pool's Hessian, preconditioned, with y = H s + (Δg − Δg of the pool) put in.
+
+    Attributes:
+        grown: whether the pool has grown since the last proposal.
+        points, whole: of the pool, with those held out; and whether that is all the data.
+        held: points that the step length is found on; none where the pool is all the data.
+
+    """
+
+    def __init__(self, source: Hessian, plan: Plan, reservoir: Reservoir, memory: float, wide: torch.dtype) -> None:
+        self.source, self.plan, self.reservoir, self.memory, self.wide = source, plan, reservoir, memory, wide
+        self._secants: list[Secant] = []
+        self._gradient: Tensor | None = None  # of the pool, at the last point
+        self._inverse: Inverse | None = None
+        self._slow = self.grown = False
+        self._take(plan.pool)
+
+    def _take(self, points: int) -> None:
+        self.points, self.whole, self._inverse = points, points >= self.reservoir.points, None
+        first = 0 if self.whole else self.plan.held
+        self.held = self.reservoir.between(0, first) if first else []
+        self._chunks = self.reservoir.between(first, points)
+        build = build_points(self.plan.method, self.source.size, points, self.plan.rank)
+        self._part = self.reservoir.between(first, first + build)
+
+    def grow(self) -> bool:
+        """Take more of what is kept, where there is more; secants of what the smaller pool missed are gone."""
+        if self.points >= self.reservoir.kept:
+            return False
+        self._secants, self._gradient, self.grown = [], None, True
+        self._take(min(GROWTH * self.points, self.reservoir.kept))
+        return True
+
+    def propose(self, here: Point) -> Proposal:
+        """At a point where the parameters are."""
+        g, solved = here.value.gradient, []
+        if not bool(g.any()):
+            return nothing_left(here)
+        self.grown = False
+        curvature = PoolCurvature(self.source, self._chunks, self.memory, self.wide)
+        if self._inverse is None or self._slow:
+            self._inverse = self._built()
+        self._complete(curvature)
+
+        def inverse(q: Tensor) -> Tensor:
+            solved.append(conjugate_gradients(curvature.product, q, P2.apply, TOLERANCE, MOST))
+            return solved[-1].x
+
+        P2 = self._inverse
+        d = two_loops(self._pairs(curvature), g, inverse)
+        self._slow = solved[0].iterations > SLOW[self.plan.method]
+        self._gradient = None if self.whole else curvature.gradient
+        return proposed(g, d, solved[0], P2.negative)
+
+    def _complete(self, curvature: PoolCurvature) -> None:
+        """Take the pool's gradient here off the newest secant, which had it at the point before."""
+        if self._gradient is not None and self._secants:
+            s, change = self._secants[-1]
+            self._secants[-1] = Secant(s, change - curvature.gradient)
+
+    def learn(self, before: Point, after: Point) -> None:
+        """A secant of what the pool misses: the full gradient's change less the pool's own."""
+        if self._gradient is not None:  # the pool's own at the new point comes with its curvature there
+            change = after.value.gradient - before.value.gradient + self._gradient
+            self._secants = [*self._secants, Secant(after.w - before.w, change)][-MISSED:]
+
+    def _pairs(self, curvature: PoolCurvature) -> list[tuple[Tensor, Tensor]]:
+        if not self._secants:
+            return []
+        S = torch.stack([secant.s for secant in self._secants], 1)
+        lengths = torch.linalg.vector_norm(S, dim=0)
+        Y = curvature.block(S / lengths)
+        changes = [secant.change / n for secant, n in zip(self._secants, lengths)]
+        return usable([(s, y + c) for s, y, c in zip((S / lengths).unbind(1), Y.unbind(1), changes)])
+
+    def _built(self) -> Inverse:
+        if self.plan.method == DENSE:
+            return dense_inverse(PoolCurvature(self.source, self._part, self.memory, self.wide))
+        return nystrom_inverse(self.source, self._part, self.plan.rank, self.wide)
+
+
+class AroundP:
+    """L-BFGS with P², built once from a part of the pool, as its first inverse: no product in a pass."""
+
+    def __init__(self, source: Hessian, plan: Plan, reservoir: Reservoir, memory: float, wide: torch.dtype) -> None:
+        self.source, self.plan, self.wide, self.points, self.whole = source, plan, wide, plan.pool, False
+        build = build_points(plan.method, source.size, plan.pool, plan.rank)
+        self._part = reservoir.between(plan.held, plan.held + build)
+        self.held: list[Batch] = reservoir.between(0, plan.held)
+        self.grown = False
+        self._inverse: Inverse | None = None
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+
+    def propose(self, here: Point) -> Proposal:
+        """At a point where the parameters are."""
+        if not bool(here.value.gradient.any()):
+            return nothing_left(here)
+        if self._inverse is None:
+            self._inverse = nystrom_inverse(self.source, self._part, self.plan.rank, self.wide)
+        pairs, P2 = usable(self._pairs), self._inverse.apply
+        scale = 1.0
+        if pairs:
+            s, y = pairs[-1]
+            scale = float(s @ y) / float(y @ P2(y))
+        d = two_loops(pairs, here.value.gradient, lambda q: scale * P2(q))
+        return Proposal(-d, float(here.value.gradient @ d) / 2, 1.0, 0, self._inverse.negative)
+
+    def grow(self) -> bool:
+        """There is no pool that could."""
+        return False
+
+    def learn(self, before: Point, after: Point) -> None:
+        """A secant of the full gradient."""
+        pair = (after.w - before.w, after.value.gradient - before.value.gradient)
+        self._pairs = [*self._pairs, pair][-ALL_SECANTS:]
+
+
+Model = PoolNewton | AroundP

@@ -1,0 +1,79 @@
+"""The mean of a loss over data, as a function of one flat vector of weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from infhess._checks import small_dtype
+from infhess.curvature.batches import Batch, size_of
+from infhess.curvature.flat import Flat
+from infhess.curvature.local import derivative, scalar
+from infhess.curvature.untouched import untouched
+
+
+class Value(NamedTuple):
+    """L(w) and ∇L(w) over so many points."""
+
+    loss: float
+    gradient: Tensor
+    points: int
+
+
+class Objective:
+    """L(w) = mean of loss(batch) over data points; vectors are in double precision, whatever the parameters are in."""
+
+    def __init__(self, loss: Callable[[Batch], Tensor], params: Iterable[Tensor]) -> None:
+        if not callable(loss):
+            raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
+        self.loss, self.flat = loss, Flat(params)
+        self.size, self.wide = self.flat.size, small_dtype(self.flat.device)
+
+    @property
+    def weights(self) -> Tensor:
+        """The parameters as they are, flat."""
+        return self.flat.pack(self.flat.live).to(self.wide)
+
+    @property
+    def eps(self) -> float:
+        """Of the coarsest dtype among the parameters."""
+        return max(torch.finfo(p.dtype).eps for p in self.flat.live)
+
+    def put(self, w: Tensor) -> Tensor:
+        """Write w into the parameters; returns what it became in their dtype."""
+        for p, v in zip(self.flat.live, self.flat.unpack(w.to(self.flat.dtype))):
+            p.data.copy_(v)
+        return self.weights
+
+    def at(self, batch: Batch, seed: int) -> Value:
+        """Loss and gradient of one batch; the seed is that of its dropout."""
+        with untouched(self.flat.live, seed):
+            loss = self.loss(batch)
+            if isinstance(loss, Tensor) and loss.numel() == 1 and not bool(torch.isfinite(loss.detach())):
+                return Value(math.inf, torch.zeros(self.size, dtype=self.wide, device=self.flat.device), size_of(batch))
+            value = scalar(loss)
+            gradient = self.flat.pack(derivative([value], self.flat.live, None))
+        return Value(float(value.detach()), gradient.to(self.wide), size_of(batch))
+
+    def over(self, batches: Iterable[Any]) -> Value:
+        """Σ points · (loss, gradient) / Σ points over several batches; infinite where the loss is not finite."""
+        loss, points = 0.0, 0
+        gradient = torch.zeros(self.size, dtype=self.wide, device=self.flat.device)
+        for seed, batch in enumerate(batches):
+            one = self.at(batch, seed)
+            loss, points = loss + one.points * one.loss, points + one.points
+            gradient.add_(one.gradient, alpha=one.points)
+        loss = loss if bool(torch.isfinite(gradient).all()) else math.inf
+        return Value(loss / points, gradient / points, points)
+
+
+def additive(objective: Objective, first: Batch, second: Batch, both: Batch) -> bool:
+    """Whether the loss of two batches joined is the mean of theirs, weighed by points; if not, batches stay as they come."""
+    parts, whole = objective.over([first, second]), objective.at(both, 0)
+    scale = max(abs(parts.loss), abs(whole.loss), float(torch.linalg.vector_norm(parts.gradient)))
+    apart = float(torch.linalg.vector_norm(whole.gradient - parts.gradient))
+    return bool(max(abs(whole.loss - parts.loss), apart) <= 10 * objective.eps**0.5 * scale)

@@ -1,0 +1,98 @@
+"""The Hessian of a pool of points at the present parameters, and inverses of a part of it to precondition with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batches import Batch, size_of
+from infhess.curvature.local import Local
+from infhess.preconditioners.build import NEGATIVE, blocked
+
+Apply = Callable[[Tensor], Tensor]
+
+
+class PoolCurvature:
+    """Products with the mean Hessian of chunks of data; their graphs are kept where they take less than `memory` bytes."""
+
+    def __init__(self, source: Hessian, chunks: list[Batch], memory: float, wide: torch.dtype) -> None:
+        self.source, self.chunks, self.wide = source, chunks, wide
+        sizes = [source.points_of(c) for c in chunks]
+        self.points, self._shares = sum(sizes), [n / sum(sizes) for n in sizes]
+        first, taken = self._measured()
+        rest = range(1, len(chunks))
+        self._kept = [first, *map(self._local, rest)] if taken * len(chunks) <= memory else None
+
+    def _local(self, i: int) -> Local:
+        local = self.source.at(self.chunks[i], i)
+        local.points = self.source.points_of(self.chunks[i])
+        return local
+
+    def _measured(self) -> tuple[Local, int]:
+        """The first chunk's curvature, and the bytes of its graph."""
+        seen: dict[int, int] = {}
+
+        def note(t: Tensor) -> Tensor:
+            if t.layout == torch.strided:  # a sparse one is data, not of the graph
+                seen[t.data_ptr()] = t.numel() * t.element_size()
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+            local = self._local(0)
+        return local, sum(seen.values())
+
+    def _locals(self) -> Iterator[tuple[float, Local]]:
+        each = map(self._local, range(len(self.chunks))) if self._kept is None else iter(self._kept)
+        return zip(self._shares, each)
+
+    @cached_property
+    def gradient(self) -> Tensor:
+        """The mean gradient of the pool."""
+        parts = [share * local.gradient().to(self.wide) for share, local in self._locals()]
+        return torch.stack(parts).sum(0)
+
+    def product(self, v: Tensor) -> Tensor:
+        """H v."""
+        s = v.to(self.source.like)
+        parts = [share * local.product(s).to(self.wide) for share, local in self._locals()]
+        self.source.count_products(1, self.points)
+        return torch.stack(parts).sum(0)
+
+    def block(self, V: Tensor) -> Tensor:
+        """H V, for a few columns."""
+        S = V.to(self.source.like)
+        parts = [share * local.block(S).to(self.wide) for share, local in self._locals()]
+        self.source.count_products(V.shape[1], self.points)
+        return torch.stack(parts).sum(0)
+
+
+class Inverse(NamedTuple):
+    """P² ≈ H⁻¹, and whether curvature was negative beyond rounding."""
+
+    apply: Apply
+    negative: bool
+
+
+def dense_inverse(curvature: PoolCurvature) -> Inverse:
+    """V diag(1/λ) Vᵀ of the dense Hessian, with eigenvalues that are rounding raised to where they are not."""
+    like = curvature.source.like
+    H = curvature.block(torch.eye(curvature.source.size, dtype=like.dtype, device=like.device))
+    values, V = torch.linalg.eigh((H + H.mT) / 2)
+    top = float(values[-1]) if float(values[-1]) > 0 else 1.0
+    clipped = values.clamp(min=10 * torch.finfo(like.dtype).eps * top)
+    return Inverse(lambda v: V @ ((V.mT @ v) / clipped), bool(values[0] < -NEGATIVE * top))
+
+
+def nystrom_inverse(source: Hessian, chunks: list[Batch], rank: int, wide: torch.dtype) -> Inverse:
+    """U(Σ+ρ)⁻¹Uᵀ + (I−UUᵀ)/ρ of Nyström's approximation along gradients of slices of the chunks."""
+    points = sum(map(size_of, chunks))
+    found = blocked(source, chunks, points, min(rank, source.size, points), None, None)
+    scaling = found.scaling
+    return Inverse(
+        lambda v: scaling.factor * scaling(v.to(source.like)).to(wide), found.negative and len(found.values) > 0
+    )

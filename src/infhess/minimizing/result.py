@@ -1,0 +1,67 @@
+"""What `minimize` gives back: the gap with its bound, what it cost, and the way there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from infhess.minimizing.stop_rule import Gap, Row
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The outcome of `minimize`; the parameters are at the best point that was seen.
+
+    Attributes:
+        gap: estimate of (L − L*)/(L₀ − L*), the share that is left of what there was to gain; NaN after sgd alone.
+        loss: the loss over all the data; over the pool after sgd alone.
+        data_points: data points read by gradients, each time counted anew.
+        passes: passes over the data, the first one of sgd included.
+        products: Hessian-vector products, and gradients of pool and held-out points, which cost as much.
+        product_points: the data points in them, each time counted anew.
+        seconds: from call to return.
+        history: a row for each pass, a dict.
+        stopped: "gap", "passes", "precision", "not convex: …" or "interrupted".
+        method: "dense Newton", "pool-Newton", "L-BFGS around P" or "sgd".
+        notes: what there is to know beside it.
+
+    """
+
+    gap: float
+    spread: float
+    loss: float
+    data_points: int
+    passes: int
+    products: int
+    product_points: int
+    seconds: float
+    history: list[Row]
+    stopped: str
+    method: str
+    notes: tuple[str, ...]
+
+    def gap_upper(self, level: float = 0.95) -> float:
+        """A bound that the gap is below with this probability."""
+        return Gap(self.gap, self.spread).upper(level)
+
+    def plot(self, ax: Any = None) -> Any:
+        """The gap against passes, with its bound at 95 %; returns the axes."""
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError("plot: needs matplotlib; pip install 'infhess[experiments]'") from error
+        ax = plt.subplots(figsize=(6, 4))[1] if ax is None else ax
+        return drawn(ax, [r for r in self.history if r["gap"] == r["gap"] and not r["cut"]])
+
+
+def drawn(ax: Any, rows: list[Row]) -> Any:
+    """Rows with a gap, on axes."""
+    x, gaps, uppers = ([r[name] for r in rows] for name in ("pass", "gap", "gap_upper"))
+    ax.fill_between(x, gaps, uppers, alpha=0.25, linewidth=0, label="up to its bound, 95 %")
+    ax.plot(x, gaps, marker="o", label="gap, estimated")
+    ax.axvspan(0, 1, color="0.92", zorder=0)
+    ax.text(0.5, 0.97, "sgd", transform=ax.get_xaxis_transform(), ha="center", va="top", color="0.4")
+    ax.set(yscale="log", xlabel="passes over the data", ylabel="gap (L − L*)/(L₀ − L*)")
+    ax.set_xlim(left=0)
+    ax.legend(frameon=False)
+    return ax

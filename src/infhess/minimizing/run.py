@@ -1,0 +1,285 @@
+"""One run of `minimize`: the first pass, the passes after it, what they cost and why they end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batches import Batch, Stream, part_of, size_of
+from infhess.curvature.local import DoubleBackwardError
+from infhess.minimizing.choice import ALL, SECANTS, SGD, Plan, planned
+from infhess.minimizing.descent import Pass, descend
+from infhess.minimizing.newton import AroundP, Model, PoolNewton
+from infhess.minimizing.objective import Objective, Value, additive
+from infhess.minimizing.pool_curvature import PoolCurvature
+from infhess.minimizing.reservoir import Reservoir, in_chunks, is_sparse
+from infhess.minimizing.result import Minimum
+from infhess.minimizing.run_file import read_run, write_run
+from infhess.minimizing.stop_rule import LEVEL, NEAR, Gap, Row, extrapolated, idle, relative, slow, spread
+from infhess.minimizing.warm_up import STEPS, WarmUp, gradients_kept
+
+UNKNOWN = Gap(math.nan, math.nan)
+# Points of a sample at the most, where not all the data is kept.
+SAMPLE = 65_536
+
+
+class Run:
+    """The state of a run; `passes` makes it, row by row."""
+
+    def __init__(
+        self, loss: Callable[[Batch], Tensor], params: Iterable[Tensor], batches: Iterable[Batch],
+        target: float, most: int, memory: float, generator: torch.Generator | None, started: float,
+    ) -> None:  # fmt: skip
+        Stream(batches)  # checks
+        self.objective = Objective(loss, params)
+        self.batches, self.target, self.most, self.memory, self.started = batches, target, most, memory, started
+        self.one_shot = isinstance(batches, Iterator)
+        self.source = Hessian(loss, self.objective.flat.params, batches)
+        self.reservoir = Reservoir(memory / 2, SAMPLE, generator or torch.Generator().manual_seed(0))
+        self.best = self.objective.weights
+        self.loss, self.start_loss, self.gap = math.nan, math.nan, UNKNOWN
+        self.data_points, self.stopped, self.method = 0, "passes", SGD
+        self.history: list[Row] = []
+        self._last = (math.nan, math.nan)  # Newton's estimate of the gap at the last point, and the loss there
+        self.notes = loader_notes(batches)
+
+    # ---- the first pass
+
+    def passes(self) -> Iterator[Row]:
+        """Rows, one for each pass."""
+        if not self.history:
+            yield self._first_pass()
+        elif self._is_over():
+            return
+        elif self.made < self.most:
+            yield self._read_again()
+        if self.one_shot:
+            self.notes.append(
+                "batches can be read only once: this is the pass of sgd alone, with no gap; pass a DataLoader or a list"
+            )
+        elif self.made < self.most:
+            yield from self._newton_passes()
+
+    def _first_pass(self) -> Row:
+        """Sgd; it leaves the better of the mean of iterates and the start, as the pool sees them."""
+        start, warm_up = self.best, WarmUp(self.objective, math.inf if self.one_shot else STEPS)
+        try:
+            with gradients_kept(self.objective.flat):
+                self._read(lambda batch: warm_up.step(batch, self.reservoir.cut))
+        finally:
+            self.source.products += warm_up.products
+            self.source.product_points += warm_up.product_points
+            self.notes += warm_up.notes
+            if self.reservoir.points:  # after Ctrl-C too
+                self._take_better(start, warm_up.average)
+        return self._row("sgd")
+
+    def _take_better(self, start: Tensor, average: Tensor) -> None:
+        pool = self.reservoir.between(0, ALL)
+        self.start_loss, after = (self._over(pool, w).loss for w in (start, average))
+        if after < self.start_loss:
+            self.best, self.loss = average, after
+        else:
+            self.best, self.loss = start, self.start_loss
+
+    def _read_again(self) -> Row:
+        """A pass that fills the reservoir of a run that goes on from a checkpoint."""
+        self.objective.put(self.best)
+        self._read(lambda batch: None)
+        return self._row("reading", self.gap)
+
+    def _read(self, step: Callable[[Batch], None]) -> None:
+        try:
+            for batch in self.batches:
+                self._see(batch)
+                step(batch)
+            if not self.reservoir.points:
+                raise ValueError("batches: expected at least one batch, got none")
+            self.reservoir.settle()
+            self.source.split = self.reservoir.cut
+        finally:
+            self.data_points += self.reservoir.points
+            self.notes += self.reservoir.notes
+
+    def _see(self, batch: Batch) -> None:
+        """Keep a batch; the first one shows whether batches may be cut and joined."""
+        if not self.reservoir.points:
+            if not self.objective.at(batch, 0).loss < math.inf:
+                raise ValueError("loss: expected a finite number at the start, got NaN or infinity; start elsewhere")
+            self.reservoir.cut = self._is_mean_over_points(batch)
+        self.reservoir.add(batch)
+
+    def _is_mean_over_points(self, batch: Batch) -> bool:
+        n = size_of(batch)
+        if is_sparse(batch):
+            return False
+        if n < 2:
+            return True
+        mean = additive(self.objective, part_of(batch, 0, n // 2), part_of(batch, n // 2, n), batch)
+        if not mean:
+            self.notes.append(
+                "the loss of a batch is not the mean over its points: batches are kept as they come, weighed by points"
+            )
+        return mean
+
+    def _over(self, batches: list[Batch], w: Tensor) -> Value:
+        """At w, on points that were read already: counted as a product."""
+        self.objective.put(w)
+        value = self.objective.over(batches)
+        self._count(value.points)
+        return value
+
+    def _count(self, points: int) -> None:
+        self.source.count_products(1, points)
+
+    # ---- the passes after it
+
+    def _newton_passes(self) -> Iterator[Row]:
+        plan = planned(
+            self.objective.size,
+            self.reservoir.points,
+            self.reservoir.kept,
+            self.memory,
+            self.source.like.element_size(),
+        )
+        self.method = plan.method
+        self.notes += [*told(plan, self.reservoir), *self._differences()]
+        kind = AroundP if plan.method == SECANTS else PoolNewton
+        model: Model = kind(self.source, plan, self.reservoir, self.memory / 4, self.objective.wide)
+        for found in descend(self.objective, self._full, model, self.best, self._count):
+            yield self._noted(found, model)
+            if found.proposal is not None and found.proposal.negative:
+                self.stopped, self.gap = "not convex: negative curvature was seen on the pool", UNKNOWN
+            if self._is_over():
+                return
+            if slow(self.history) and model.grow():
+                self.notes.append(
+                    f"contraction was slow: a pool of {model.points:,} points from pass {self.made + 1} on"
+                )
+
+    def _differences(self) -> list[str]:
+        """Products by differences of gradients, where the loss cannot be differentiated twice."""
+        probe = self.reservoir.between(0, 1)
+        try:
+            PoolCurvature(self.source, probe, 0.0, self.objective.wide).product(self.best)
+        except DoubleBackwardError as error:
+            self.source.kind = "difference"
+            return [f"products are differences of gradients: {error}"]
+        return []
+
+    @property
+    def made(self) -> int:
+        """Passes made."""
+        return len(self.history)
+
+    def _full(self) -> Value:
+        """Loss and gradient over all the data: a pass."""
+        whole = self.reservoir.whole
+        value = self.objective.over(self.reservoir.chunks() if whole else in_chunks(self.batches, self.reservoir.cut))
+        self.data_points += value.points
+        return value
+
+    def _noted(self, found: Pass, model: Model) -> Row:
+        """A row for the pass; its point is the best one if it is."""
+        loss, proposal = found.point.value.loss, found.proposal
+        if proposal is None:
+            return self._row("newton", step=found.alpha, pool=model.points, cut=True)
+        if not any(
+            r["phase"] == "newton" for r in self.history
+        ):  # the pool's loss at the start, with its error where we are now taken off
+            self.start_loss += loss - self.loss
+        value = relative(self._left(proposal.decrement * (1 + proposal.left), loss), loss, self.start_loss)
+        gap = Gap(value, spread(self.method, model.whole, proposal.left, value))
+        if not self.gap.value <= value or loss < self.loss - 8 * self.objective.eps * abs(loss):
+            self.best, self.loss, self.gap = found.point.w, loss, gap
+        return self._row("newton", gap, loss, found.alpha, proposal.iterations, model.points)
+
+    def _left(self, decrement: float, loss: float) -> float:
+        """L − L* by Newton's estimate, or by how the last pass went where that is more, and more than rounding."""
+        (before, loss_before), self._last = self._last, (decrement, loss)
+        decrease = loss_before - loss
+        if not decrease > NEAR * self.objective.eps * abs(loss):
+            return decrement
+        return max(decrement, extrapolated(decrease, before, decrement))
+
+    def _is_over(self) -> bool:
+        """And why."""
+        if self.stopped == "passes" and self.gap.upper(LEVEL) <= self.target:
+            self.stopped = "gap"
+        elif self.stopped == "passes" and idle(self.history, self._rounding):
+            self.stopped = "precision"
+        return self.stopped != "passes" or self.made >= self.most
+
+    @property
+    def _rounding(self) -> float:
+        """The gap at which the loss, as the parameters' dtype has it, does not tell any more."""
+        return NEAR * self.objective.eps * abs(self.loss) / max(self.start_loss - self.loss, 1e-300)
+
+    # ---- what it gives
+
+    def _row(
+        self, phase: str, gap: Gap = UNKNOWN, loss: float | None = None, step: float = math.nan, iterations: int = 0,
+        pool: int = 0, cut: bool = False,
+    ) -> Row:  # fmt: skip
+        row: Row = {
+            "pass": self.made + 1, "phase": phase, "data_points": self.data_points, "products": self.source.products,
+            "product_points": self.source.product_points, "seconds": time.perf_counter() - self.started,
+            "loss": self.loss if loss is None else loss, "gap": gap.value, "gap_upper": gap.upper(LEVEL),
+            "spread": gap.spread, "step": step, "iterations": iterations, "pool": pool, "cut": cut,
+        }  # fmt: skip
+        self.history.append(row)
+        return row
+
+    def save(self, path: Path) -> None:
+        """What it takes to go on; the data is read again."""
+        header = {
+            "loss": self.loss, "start_loss": self.start_loss, "gap": list(self.gap), "data_points": self.data_points,
+            "products": self.source.products, "product_points": self.source.product_points, "method": self.method,
+            "history": self.history, "notes": self.notes, "seconds": time.perf_counter() - self.started,
+        }  # fmt: skip
+        write_run(path, self.best, header)
+
+    def restore(self, path: Path) -> None:
+        """Go on from there."""
+        self.best, found = read_run(path, self.best)
+        self.loss, self.start_loss, self.gap = found["loss"], found["start_loss"], Gap(*found["gap"])
+        self.data_points, self.method = found["data_points"], found["method"]
+        self.source.products, self.source.product_points = found["products"], found["product_points"]
+        self.history, self.notes = found["history"], found["notes"]
+        self.started -= found["seconds"]
+
+    def leave_best(self) -> None:
+        """Put the best point into the parameters."""
+        self.objective.put(self.best)
+
+    def result(self) -> Minimum:
+        """As it stands."""
+        return Minimum(
+            self.gap.value, self.gap.spread, self.loss, self.data_points, self.made, self.source.products,
+            self.source.product_points, time.perf_counter() - self.started, self.history, self.stopped, self.method,
+            tuple(self.notes),
+        )  # fmt: skip
+
+
+def loader_notes(batches: Iterable[Batch]) -> list[str]:
+    """A word on points that a loader leaves out."""
+    if isinstance(batches, DataLoader) and batches.drop_last and batches.batch_size:
+        return ["the loader has drop_last=True: points that it drops are not in the loss that is minimised"]
+    return []
+
+
+def told(plan: Plan, reservoir: Reservoir) -> list[str]:
+    """The choice that was made, and what is kept."""
+    costs = ", ".join(f"{name} {cost / reservoir.points:.0f}" for name, cost in plan.costs.items())
+    kept = "all the data" if reservoir.whole else f"a sample of {reservoir.kept:,} points"
+    return [
+        f"{plan.method} on a pool of {plan.pool:,} of {reservoir.points:,} points; predicted work in passes: {costs}",
+        f"{kept} kept in memory: {reservoir.bytes_kept / 2**20:.1f} MiB",
+    ]

@@ -1,0 +1,86 @@
+"""The first pass: self-driving sgd, while a sample of the data is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from infhess.curvature.batches import Batch, size_of, sliced
+from infhess.curvature.flat import Flat
+from infhess.minimizing.objective import Objective
+from infhess.optim import Preconditioned
+
+# Steps after which the first pass goes on reading alone: a tenth of a pass of sgd serves the passes that follow as well.
+PIECE = 64
+STEPS = 300
+
+
+class WarmUp:
+    """Sgd with `observe`, and the mean of its iterates with the weight 4/(t+4) of the newest.
+
+    Attributes:
+        average: the mean of iterates, flat.
+        products, product_points: Hessian-vector products taken, and the points in them.
+        notes: what was seen on the way.
+
+    """
+
+    def __init__(self, objective: Objective, most: float = STEPS) -> None:
+        self.objective, self.most = objective, most
+        self.average = objective.weights
+        self.steps, self.products, self.product_points = 0, 0, 0
+        self.notes: list[str] = []
+        self._optimizer = Preconditioned(torch.optim.SGD(objective.flat.live, lr=1.0))
+
+    @property
+    def over(self) -> bool:
+        """Whether it is to make no more steps."""
+        return self.steps >= self.most
+
+    def step(self, batch: Batch, cut: bool) -> None:
+        """One step, or several on parts of a large batch; one that fails is the last."""
+        try:
+            for part in parts_of(batch, PIECE) if cut else [batch]:
+                if not self.over:
+                    self._step(part, cut)
+        except ValueError as error:
+            self.notes.append(f"sgd ended after {self.steps} steps: {error}")
+            self.most = self.steps
+
+    def _step(self, batch: Batch, split: bool) -> None:
+        optimizer = self._optimizer
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            loss = self.objective.loss(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        report = optimizer.observe(self.objective.loss, batch, split=split)
+        optimizer.step()
+        self.steps += 1
+        w = self.objective.weights
+        if not bool(torch.isfinite(w).all()):
+            raise ValueError("the weights have left all bounds")
+        self.average = self.average.lerp(w, 4 / (self.steps + 4) if self.steps > 1 else 1.0)
+        if report is not None:
+            self.products += report.products
+            self.product_points += report.product_points
+            self.notes += [n for n in report.notes if n.startswith("negative curvature") and n not in self.notes]
+
+
+def parts_of(batch: Batch, most: int) -> list[Batch]:
+    """A batch in parts of about equal sizes, of so many points at the most."""
+    return sliced([batch], -(-size_of(batch) // most)) if size_of(batch) > most else [batch]
+
+
+@contextmanager
+def gradients_kept(flat: Flat) -> Iterator[None]:
+    """After the block `.grad` of every parameter is what it was."""
+    before = [p.grad for p in flat.params]
+    try:
+        for p in flat.params:
+            p.grad = None
+        yield
+    finally:
+        for p, g in zip(flat.params, before):
+            p.grad = g

@@ -1,0 +1,48 @@
+"""Processes that run out of data before others: `torch.distributed.algorithms.Join([model, opt])`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed.algorithms.join import JoinHook
+
+from infhess._distributed import all_reduce_mean, any_process, mean_over_processes, rank
+from infhess.curvature.flat import real
+from infhess.optim.rate.probe import wide
+
+
+class ShadowSteps(JoinHook):
+    """What a process without data adds to the all-reduces of the others: nothing. At the end it takes over their state."""
+
+    def __init__(
+        self, params: Callable[[], list[Tensor]], state: Callable[[], list[Tensor]], done: Callable[[], None]
+    ) -> None:
+        self._params, self._state, self._done = params, state, done
+
+    def main_hook(self) -> None:
+        """One step of the others."""
+        live = [p for p in self._params() if p.requires_grad]
+        if not probing(False, live):
+            return
+        device = live[0].device
+        any_process(False, device)
+        for _ in ("products", "gradients"):
+            for p in live:
+                mean_over_processes(torch.zeros_like(wide(real(p.detach()))))
+        all_reduce_mean([0.0], device)
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """The state of a process that has made all steps, in all of them."""
+        tensors = self._state()
+        last = torch.tensor(rank() if is_last_joiner else -1, device=tensors[0].device)
+        distributed.all_reduce(last, distributed.ReduceOp.MAX)
+        for t in tensors:
+            distributed.broadcast(t, int(last))
+        self._done()
+
+
+def probing(here: bool, params: Sequence[Tensor]) -> bool:
+    """Whether curvature is probed at this step, by any process."""
+    return any_process(here, params[0].device)

@@ -1,0 +1,283 @@
+"""The distribution of all eigenvalues of the full-data matrix, by stochastic Lanczos quadrature, with bounds that hold."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from infhess._checks import as_real, count, finite_number, generator_on
+from infhess._precision import full_precision
+from infhess._random import normal
+from infhess.curvature import Source, as_source
+from infhess.curvature.frozen import Frozen, frozen
+from infhess.spectra.density_figure import axes, draw_density, draw_distribution
+from infhess.spectra.law import Law, sampled
+from infhess.spectra.quadrature import Quadrature, quadratures
+from infhess.spectra.rounds import UNKNOWN
+from infhess.spectra.student import probability
+
+LEAST_POINTS = 1024  # of the first sample
+DIRECTIONS = 96  # a start
+ENOUGH = (
+    1500  # starts × N: their noise is then ± .036 at the most, and further directions help more than further starts
+)
+BUDGET = 2**23
+GROWTH = 4
+NEAR_ZERO = 1e-3
+PLOTTED = 160  # points of a distribution function
+FINEST = 1e-3  # smoothing at the least, relative to the width of the spectrum
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of the eigenvalues, with intervals."""
+
+    value: float
+    _low: float = field(repr=False)
+    _high: float = field(repr=False)
+    _law: Law = field(repr=False)
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Bounds that hold with this probability."""
+        if math.isnan(self._low):
+            return math.nan, math.nan
+        ends = torch.tensor([self._low], dtype=torch.float64), torch.tensor([self._high], dtype=torch.float64)
+        low, high = self._law.interval(*ends, probability(level))
+        return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Density:
+    """The spectral density of the full-data matrix.
+
+    Attributes:
+        grid, values: points, and the density there; each Gauss node is smoothed as far as it is uncertain: by its residual or
+            the distance of its neighbours, whichever is less.
+        negative: the share of eigenvalues below −zero.
+        near_zero: the share of those within ± zero.
+        zero: by default a thousandth of the largest magnitude.
+        data_error: how much the data that was not read adds to the intervals at the most, 0 where all was read, and NaN where
+            nothing is known of it.
+        points: the data points that each product was taken with.
+        products, data_points: what it cost.
+        stopped: why no more data was read.
+
+    """
+
+    grid: Tensor
+    values: Tensor
+    negative: Share
+    near_zero: Share
+    zero: float
+    data_error: float
+    points: int
+    products: int
+    data_points: int
+    stopped: str
+    _law: Law = field(repr=False)
+
+    def cdf(self, x: Any) -> Tensor:
+        """The share of eigenvalues at or below x, a number or a tensor: the middle of what quadrature allows for."""
+        x, shape = self._points(x)
+        low, high = self._law.seen.bounds(x)
+        return ((low + high) / 2).reshape(shape)
+
+    def interval(self, x: Any, level: float = 0.95, *, joint: bool = False) -> tuple[Tensor, Tensor]:
+        """Bounds on the share of eigenvalues of the full-data matrix at or below x.
+
+        They hold for the step function itself: at each x with this probability, or at all x at once if joint.
+        """
+        x, shape = self._points(x)
+        law = self._law.band if joint else self._law.interval
+        low, high = law(*self._law.bounds(x), probability(level))
+        if math.isnan(self.data_error):
+            low, high = low * math.nan, high * math.nan
+        return low.reshape(shape), high.reshape(shape)
+
+    def _points(self, x: Any) -> tuple[Tensor, torch.Size]:
+        x = as_real(float(x) if isinstance(x, int | float) else x, "x").to(self._law.seen.T)
+        return x.reshape(-1), x.shape
+
+    def plot(self, ax: Any = None, *, cdf: bool = False) -> Any:
+        """The density, or its distribution function with pointwise and joint 95 % bounds; gives the axes. Needs matplotlib."""
+        ax = axes(ax)
+        if not cdf:
+            draw_density(ax, self.grid, self.values)
+            return ax
+        x = self.grid[torch.linspace(0, len(self.grid) - 1, PLOTTED).long()]
+        bands = {
+            f"95 %, at {'all points' if joint else 'each point'}": self.interval(x, joint=joint)
+            for joint in (True, False)
+        }
+        draw_distribution(ax, x, self.cdf(x), bands, self.zero)
+        return ax
+
+
+@full_precision
+def density(
+    source: Any,
+    *,
+    atol: float = 0.02,
+    points: int | None = None,
+    starts: int | None = None,
+    directions: int | None = None,
+    zero: float | None = None,
+    budget: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Density:
+    """The share of eigenvalues of the full-data matrix at or below every x, with bounds, and its density.
+
+    Stochastic Lanczos quadrature (Ubaru, Chen & Saad 2017) of the matrix of a sample that is held fixed. What quadrature
+    leaves open is bounded by the Chebyshev–Markov–Stieltjes inequality, the noise of V Gaussian starts has an exact law (Beta),
+    and the rest of the data is bounded by Weyl's inequality from the spectrum of the sampling error, which the two halves of
+    the sample show. The spectrum of a sample is wider than that of all the data, so that averages over samples would not do.
+    Where the data costs more than `atol`, more is read; where all of it is, the result is exact in the data.
+
+    Args:
+        source: `Hessian`, `GaussNewton`, `Fisher`, a matrix, or `Products` whose products repeat.
+        atol: read more data while it adds more than this to an interval's half-width.
+        points: the size of the sample, instead.
+        starts: V; by default as many as make their noise ± .036 at the most.
+        directions: products a start; 96 by default.
+        zero: eigenvalues within ± zero count as near zero; by default a thousandth of the largest magnitude.
+        budget: no further sample where products × data points would exceed this; 2²³ by default.
+        generator: for the random starts.
+
+    >>> import torch
+    >>> found = density(torch.diag(torch.cat([torch.zeros(6), torch.tensor([-1.0, 1.0, 2.0, 4.0])])))
+    >>> found.cdf(torch.tensor([-0.5, 0.5, 3.0])).round(decimals=4).tolist()
+    [0.1, 0.7, 0.9]
+    >>> round(found.near_zero.value, 4), round(found.negative.value, 4)
+    (0.6, 0.1)
+
+    """
+    source = as_source(source)
+    finite_number(atol, "atol", least=0.0, strict=True)
+    generator_on(generator)
+    generator = generator or torch.Generator().manual_seed(0)
+    m = min(DIRECTIONS if directions is None else count(directions, "directions"), source.size)
+    V = max(1, math.ceil(ENOUGH / source.size)) if starts is None else count(starts, "starts")
+    most = BUDGET if budget is None else count(budget, "budget")
+    products, data_points = source.products, source.data_points
+    M = _first(source, V * m, most) if points is None else count(points, "points")
+    while True:
+        sample = frozen(source, M)
+        law = _law(sample, source, V, m, generator)
+        error = _data_error(law) if sample.noise_is_known else math.nan
+        grown = 0 if points is not None else _grown(source, M, V * m, most)
+        stopped = _why(sample, error, atol, "goes on" if grown else "budget" if points is None else "points")
+        if stopped != "goes on":
+            break
+        M = grown
+    if math.isnan(error):
+        warnings.warn(UNKNOWN, stacklevel=2)
+    zero = None if zero is None else finite_number(zero, "zero", least=0.0)
+    cost = source.products - products, source.data_points - data_points
+    return _density(law, zero, error, sample.points, cost, stopped)
+
+
+def _first(source: Source, products: int, budget: int) -> int:
+    """Points of the first sample: all of them where they are few."""
+    n = _population(source)
+    few = n is not None and n <= 2 * LEAST_POINTS and n * products <= budget
+    return n if few and n is not None else LEAST_POINTS
+
+
+def _grown(source: Source, points: int, products: int, budget: int) -> int:
+    """Points of the next sample: all where the budget allows for it, or four times as many; 0 for neither."""
+    n = _population(source)
+    sizes = ([] if n is None else [n]) + [GROWTH * points]
+    return next((M for M in sizes if points < M and M * products * (1 if n == M else 2) <= budget), 0)
+
+
+def _population(source: Source) -> int | None:
+    stream = getattr(source, "stream", None)
+    return None if stream is None else stream.population
+
+
+def _why(sample: Frozen, error: float, atol: float, otherwise: str) -> str:
+    if sample.exact:
+        return "all data"
+    if math.isnan(error):
+        return "noise unknown"
+    if error <= atol:
+        return "tolerance"
+    return otherwise
+
+
+def _law(sample: Frozen, source: Source, V: int, m: int, generator: torch.Generator) -> Law:
+    N = source.size
+    if V * m >= N:
+        seen, error, V = *_all_of(sample, source), 0
+    else:
+        starts = normal(N, V, like=source.like, generator=generator)
+        others = normal(N, 0 if sample.exact else V, like=source.like, generator=generator)
+        seen, error = quadratures(sample.apply, starts, others, m)
+    if not bool(torch.isfinite(seen.T).all()):
+        raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
+    known = not sample.exact and sample.noise_is_known
+    return Law(seen, N, V, sampled(seen, error) if known else None)
+
+
+def _all_of(sample: Frozen, source: Source) -> tuple[Quadrature, Quadrature]:
+    """N products give the matrix itself, and all of its eigenvalues: each is a rule of one node."""
+    eye = torch.eye(source.size).to(source.like)
+    pairs = [sample.apply(S, S[:, :0] if sample.exact else S) for S in eye.split(16, 1)]  # type: ignore[no-untyped-call]
+    seen, error = (torch.cat(blocks, 1) for blocks in zip(*pairs))
+    return _rule(seen), _rule(seen if sample.exact else error)
+
+
+def _rule(A: Tensor) -> Quadrature:
+    values, eps = torch.linalg.eigvalsh((A + A.mT).double() / 2), torch.finfo(A.dtype).eps
+    return Quadrature(values[:, None, None], torch.zeros_like(values), torch.full_like(values, 1 / len(values)), eps)
+
+
+def _data_error(law: Law) -> float:
+    """What the data adds to the half-width of an interval, at the most."""
+    if law.data is None:
+        return 0.0
+    x = torch.quantile(law.seen.nodes()[0].flatten(), torch.linspace(0, 1, 128).to(law.seen.T))
+    (low, high), (least, most) = law.seen.quick_bounds(x), law.data.bounds(x)
+    return float(((most - high) + (low - least)).max()) / 2
+
+
+def _density(law: Law, zero: float | None, error: float, points: int, cost: tuple[int, int], stopped: str) -> Density:
+    theta, weights, _ = law.seen.nodes()
+    zero = NEAR_ZERO * float(theta.abs().max()) if zero is None else zero
+    width = _widths(law.seen)
+    grid = _grid(theta, width)
+    kernel = torch.exp(-0.5 * ((grid[:, None] - theta.flatten()) / width.flatten()).square()) / math.sqrt(2 * math.pi)
+    values = kernel @ (weights / width).flatten()
+    low, high = (b + 0 * error for b in law.bounds(torch.tensor([-zero, zero]).to(theta)))  # NaN: nothing is known
+    seen_low, seen_high = law.seen.bounds(torch.tensor([-zero, zero]).to(theta))
+    middle = (seen_low + seen_high) / 2
+    negative = Share(float(middle[0]), float(low[0]), float(high[0]), law)
+    near = Share(
+        float(middle[1] - middle[0]),
+        float((low[1] - high[0]).clamp(min=0)),
+        float((high[1] - low[0]).clamp(max=1)),
+        law,
+    )
+    return Density(grid, values, negative, near, zero, error, points, *cost, stopped, law)
+
+
+def _widths(seen: Quadrature) -> Tensor:
+    """How far each node is smoothed: as far as it is uncertain, by its residual or the distance of its neighbours."""
+    theta, _, residual = seen.nodes()
+    extent = float(theta.max() - theta.min()) or max(float(theta.abs().max()), 1.0)
+    edges = torch.nn.functional.pad(theta[:, None], (1, 1), mode="replicate")[:, 0]
+    gap = (edges[:, 2:] - edges[:, :-2]) / 2 if theta.shape[1] > 1 else torch.zeros_like(theta)
+    return torch.minimum(gap, residual).clamp(min=FINEST * extent)
+
+
+def _grid(theta: Tensor, width: Tensor) -> Tensor:
+    """Even points, and some around the nodes of the first start, where the density is curved."""
+    around = (theta[0] + width[0] * torch.arange(-3, 4).to(theta)[:, None]).flatten()
+    ends = float((theta - 4 * width).min()), float((theta + 4 * width).max())
+    points: Tensor = torch.cat([around, torch.linspace(*ends, 129).to(theta)]).sort().values
+    return points

@@ -1,0 +1,101 @@
+"""Deviations between chunks of data, held for directions to come: in full, in bfloat16, or on disk, as a bound allows."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+# Chunks of fresh data a direction: their spread is the noise. Fewer than 4 do not give intervals that hold.
+CHUNKS = 8
+# Where no bound is given: numbers kept at full precision; beyond, in bfloat16, good to 0.4 % each; then bytes kept in memory.
+FULL_PRECISION, IN_MEMORY = 2**28, 2**31
+BFLOAT16 = 2  # bytes
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many directions there is room for, and where the deviations of their products are held."""
+
+    most: int
+    dtype: torch.dtype
+    on_disk: bool = False
+
+
+def room_for(start: Tensor, least: int, most: int, memory: int | None) -> Room:
+    """Room within so many bytes: full precision, then bfloat16, then disk, and at the last fewer directions.
+
+    A direction takes N numbers in memory, and CHUNKS·N more for the deviations of its products.
+    """
+    N, width = len(start), start.dtype.itemsize
+    if memory is None:
+        full = CHUNKS * most * N <= FULL_PRECISION
+        return Room(
+            most,
+            start.dtype if full else torch.bfloat16,
+            on_disk=not full and _bytes(N, most, width, BFLOAT16) > IN_MEMORY,
+        )
+    if _bytes(N, most, width, width) <= memory:
+        return Room(most, start.dtype)
+    if _bytes(N, most, width, BFLOAT16) <= memory:
+        return Room(most, torch.bfloat16)
+    fits = memory // (N * width) - 1
+    if fits < least:
+        wanted = _bytes(N, least, width, 0)
+        raise ValueError(
+            f"memory: expected at least {wanted:,} bytes for {least} directions of {N:,} numbers, got {memory:,}; "
+            "raise it, or ask for a smaller k"
+        )
+    return Room(min(most, fits), torch.bfloat16, on_disk=True)
+
+
+def _bytes(N: int, most: int, width: int, held: int) -> int:
+    return N * ((most + 1) * width + CHUNKS * most * held)
+
+
+class Deviations:
+    """y_j^c − ȳ_j for each direction j, to be multiplied with directions that come later."""
+
+    def __init__(self, room: Room) -> None:
+        self._room, self._held, self._files = room, list[Tensor](), list[Path]()
+        self._folder = tempfile.TemporaryDirectory(prefix="infhess-") if room.on_disk else None
+
+    def __len__(self) -> int:
+        return len(self._held) + len(self._files)
+
+    @property
+    def bytes(self) -> int:
+        """Held in memory."""
+        return sum(d.numel() * d.element_size() for d in self._held)
+
+    def append(self, deviation: Tensor) -> None:
+        """Of the newest direction, (C, N)."""
+        kept = deviation.to(self._room.dtype)
+        if self._folder is None:
+            self._held.append(kept)
+            return
+        path = Path(self._folder.name) / f"{len(self)}.safetensors"
+        save_file({str(c): row.clone() for c, row in enumerate(kept.cpu())}, path)
+        self._files.append(path)
+
+    def along(self, q: Tensor, before: int) -> Tensor:
+        """q·(y_i^c − ȳ_i) for the directions i < `before`: (C, before), in double precision."""
+        columns = [d @ q.to(d.dtype) for d in self._held[:before]] or [_read(f, q) for f in self._files[:before]]
+        return torch.stack(columns, 1).to(torch.float64) if columns else q.new_zeros(CHUNKS, 0, dtype=torch.float64)
+
+    def close(self) -> None:
+        """Leave nothing on disk."""
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _read(path: Path, q: Tensor) -> Tensor:
+    """One chunk in memory at a time."""
+    with safe_open(path, framework="pt") as file:
+        rows = [file.get_tensor(str(c)) for c in range(CHUNKS)]
+        return torch.stack([row.to(q.device) @ q.to(row.dtype) for row in rows])

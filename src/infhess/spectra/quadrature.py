@@ -1,0 +1,136 @@
+"""Gauss quadrature of a spectral measure by Lanczos, and the bounds that it proves for its distribution function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# The free entry of a Radau matrix is clipped here: a node at x stays where it is to this share of the spectrum's width.
+FAR = 1e8
+# Roundings of the products' dtype within which a node is at x.
+ROUNDINGS = 1e2
+
+
+@dataclass(frozen=True)
+class Quadrature:
+    """Jacobi matrices T (V, m, m) of V starts, what couples them to the rest, β (V,), and the starts' shares w (V,).
+
+    `eps` is the rounding of the products.
+    """
+
+    T: Tensor
+    beta: Tensor
+    share: Tensor
+    eps: float
+
+    @property
+    def rounding(self) -> float:
+        """How far arithmetic may have moved a node."""
+        return ROUNDINGS * self.eps * float(self.T.diagonal(dim1=1, dim2=2).abs().amax() + self.beta.max())
+
+    def nodes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Gauss nodes θ, weights ω (which sum to 1 over all starts) and residuals β |s|, (V, m) each.
+
+        An eigenvalue lies within its residual of every node.
+        """
+        theta, S = torch.linalg.eigh(self.T)
+        return theta, self.share[:, None] * S[:, 0].square(), self.beta[:, None] * S[:, -1].abs()
+
+    def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Least and greatest share of the measure at or below each x (G,): no measure with these moments leaves them.
+
+        Of the rule with m + 1 nodes, one of them at x (Gauss–Radau): Σ_{ξ<x} ω ≤ μ(−∞, x) ≤ μ(−∞, x] ≤ Σ_{ξ≤x} ω. The
+        Chebyshev–Markov–Stieltjes inequality; Golub & Meurant 2010, sections 3 and 6.
+        """
+        pairs = [_bounds(T, beta, x, self.rounding) for T, beta in zip(self.T, self.beta)]
+        low, high = (torch.stack(side, 1) @ self.share for side in zip(*pairs))
+        return low.clamp(0, 1), high.clamp(0, 1)
+
+    def quick_bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Bounds of about twice the width, from the Gauss nodes alone: no eigenproblem for each x, of any shape."""
+        theta, weights, _ = self.nodes()
+        low, high = torch.zeros_like(x), torch.zeros_like(x)
+        for nodes, w, beta in zip(theta, weights, self.beta):
+            sums, open_ = torch.nn.functional.pad(w.cumsum(0), (1, 0)), int(beta > 0)  # β = 0: the rule is the measure
+            low += sums[(torch.searchsorted(nodes, x - self.rounding) - open_).clamp(min=0)]
+            high += sums[(torch.searchsorted(nodes, x + self.rounding, right=True) + open_).clamp(max=len(w))]
+        return low, high
+
+
+def _bounds(T: Tensor, beta: Tensor, x: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
+    m = len(T)
+    R = torch.zeros(len(x), m + 1, m + 1).to(T)
+    R[:, :m, :m], R[:, m, m] = T, _radau(T, beta, x)
+    R[:, m - 1, m] = R[:, m, m - 1] = beta
+    nodes, S = torch.linalg.eigh(R)
+    weights = S[:, 0].square()
+    away = nodes - x[:, None]
+    nearest = (
+        away.abs().amin(1, keepdim=True).clamp(min=rounding)
+    )  # the node at x, and what rounding cannot tell from it
+    return (weights * (away < -nearest)).sum(1), (weights * (away <= nearest)).sum(1)
+
+
+def _radau(T: Tensor, beta: Tensor, x: Tensor) -> Tensor:
+    """α with which x is an eigenvalue of the bordered matrix: x + β² e_mᵀ (T − x)⁻¹ e_m."""
+    theta, S = torch.linalg.eigh(T)
+    tiny = torch.finfo(T.dtype).tiny
+    gap = theta - x[:, None]
+    gap = torch.where(gap.abs() < tiny, tiny, gap)
+    far = FAR * (theta[-1] - theta[0] + theta.abs().max()).clamp(min=tiny)
+    entry: Tensor = x + (beta.square() * S[-1].square() / gap).sum(1).nan_to_num().clamp(-far, far)
+    return entry
+
+
+class Lanczos:
+    """V runs side by side from the columns of a block, each orthogonalised against all of its own directions."""
+
+    def __init__(self, starts: Tensor, most: int) -> None:
+        norms = torch.linalg.vector_norm(starts, dim=0)
+        self.Q = starts.new_zeros(starts.shape[1], most + 1, len(starts))
+        self.Q[:, 0] = (starts / norms).mT
+        self.T = torch.zeros(starts.shape[1], most, most, dtype=torch.float64, device=starts.device)
+        self.share = (norms.double().square() / norms.double().square().sum()).to(self.T)
+        self.beta = torch.zeros_like(self.share)
+        self._taken, self._eps = 0, torch.finfo(starts.dtype).eps
+
+    def directions(self) -> Tensor:
+        """The newest, (N, V)."""
+        return self.Q[:, self._taken].mT
+
+    def take(self, Y: Tensor) -> None:
+        """The products with the newest directions; a run whose space is invariant goes on with zeros, which weigh nothing."""
+        j = self._taken
+        Q, y = self.Q[:, : j + 1], Y.mT[:, :, None]
+        first = Q @ y
+        rest = y - Q.mT @ first
+        rest = (rest - Q.mT @ (Q @ rest))[:, :, 0]
+        self.T[:, j, j] = first[:, j, 0].to(self.T)
+        beta = torch.linalg.vector_norm(rest, dim=1)
+        beta = torch.where(beta > 1e2 * self._eps * torch.linalg.vector_norm(Y, dim=0), beta, 0.0)
+        self.Q[:, j + 1] = torch.where(beta[:, None] > 0, rest / beta[:, None], 0.0)
+        self.beta = beta.to(self.T)
+        self._taken += 1
+        if self._taken < self.T.shape[1]:
+            self.T[:, j, j + 1] = self.T[:, j + 1, j] = self.beta
+
+    def result(self) -> Quadrature:
+        """What was seen."""
+        m = self._taken
+        return Quadrature(self.T[:, :m, :m].clone(), self.beta, self.share, self._eps)
+
+
+def quadratures(
+    apply: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], starts: Tensor, others: Tensor, most: int
+) -> tuple[Quadrature, Quadrature]:
+    """Of two matrices at once, each with starts of its own."""
+    runs = Lanczos(starts, most), Lanczos(others, most)
+    for _ in range(most):
+        products = apply(*(run.directions() for run in runs))
+        for run, Y in zip(runs, products):
+            run.take(Y)
+    first, second = (run.result() for run in runs)
+    return first, second

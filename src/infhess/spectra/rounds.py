@@ -1,0 +1,134 @@
+"""Rounds of directions, each with more data than the one before, until intervals are as narrow as asked for."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from infhess.curvature import BatchSource, Source
+from infhess.spectra.krylov import Krylov
+from infhess.spectra.ritz import Ritz, ritz
+
+UNKNOWN = (
+    "nothing is known of the noise, so std and intervals are NaN: the loss is random (dropout) and all of the data is one "
+    "batch that is not cut; pass several batches"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is wanted: k values to a tolerance within a budget of points; data a direction, directions, bytes for them."""
+
+    k: int
+    rtol: float | None
+    budget: int
+    data: tuple[int, int]  # points and batches a direction, at the least
+    span: tuple[int, int]  # directions, at the least and at the most
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Round:
+    """Directions, their Ritz pairs, the top k vectors, and why the rounds end here."""
+
+    krylov: Krylov
+    errors: Ritz
+    vectors: Tensor
+    number: int
+    stopped: str
+
+
+class Cost:
+    """What a source has given since."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.products_before, self.points_before = source, source.products, source.data_points
+
+    @property
+    def products(self) -> int:
+        """Products taken."""
+        return self.source.products - self.products_before
+
+    @property
+    def data_points(self) -> int:
+        """Data points read."""
+        return self.source.data_points - self.points_before
+
+
+def rounds(source: Source, plan: Plan, start: Tensor) -> Iterator[Round]:
+    """The last round alone counts: pooling rounds whose number depends on the data would lie."""
+    cost, number, data = Cost(source), 0, plan.data
+    population = source.stream.population if isinstance(source, BatchSource) else None
+    while True:
+        number += 1
+        exact = population is not None and data[0] >= population and plan.span[0] < plan.span[1]
+        # Without noise only directions make values better: there may be more of them.
+        span = plan.span[0], (2 if exact else 1) * plan.span[1]
+        krylov = explore(source, plan.k, start, data, *span, plan.memory)
+        errors = ritz(krylov)
+        vectors = krylov.Q[: len(krylov)].mT @ errors.weights[:, : plan.k].to(krylov.Q)
+        width = width_of(errors, plan.k)
+        grown = grown_data(krylov.points[0] or data[0], width, plan.rtol, population)
+        everything = bool((krylov.unread[: len(krylov)] == 0).all())
+        if not krylov.noise_is_known:
+            warnings.warn(UNKNOWN, stacklevel=2)
+        stopped = why(width, plan.rtol, everything, cost, plan.budget, len(krylov) * grown)
+        yield Round(krylov, errors, vectors, number, stopped)
+        if stopped != "goes on":
+            return
+        data, start = (grown, data[1]), vectors.sum(1)
+
+
+def explore(
+    source: Source, k: int, start: Tensor, data: tuple[int, int], least: int, most: int, memory: int | None = None
+) -> Krylov:
+    """Directions until the top k Ritz values are as good as their noise allows, between `least` and `most`.
+
+    `data` is what each is averaged over: so many points and so many batches at the least.
+    """
+    krylov = Krylov(start, min(max(most, k), source.size), max(k, 1), memory)
+    try:
+        while krylov.look(source, *data):
+            if len(krylov) >= least and ritz(krylov).converged(k):
+                break
+    finally:
+        krylov.close()
+    return krylov
+
+
+def width_of(errors: Ritz, k: int) -> float:
+    """The widest of the top k 95 % intervals, relative to its value, or to a thousandth of the largest one."""
+    low, high = errors.interval(0.95)
+    size = torch.maximum(errors.values.abs(), 1e-3 * errors.values.abs().max()).clamp(min=1e-300)
+    return float(((high - low) / 2 / size)[:k].max())
+
+
+def grown_data(read: int, width: float, rtol: float | None, population: int | None = None) -> int:
+    """Data a direction for the next round: what the width asks for, between 2 and 32 times as much.
+
+    Where that is half of all data or more, all of it: Lanczos on the full data is exact, whatever the noise was.
+    """
+    if rtol is None or math.isnan(width):
+        return 0
+    wanted = 1.3 * (width / rtol) ** 2
+    if population is not None and read < population <= 2 * max(wanted, 2.0) * read:
+        return population
+    return int(min(max(wanted, 2.0), 32.0) * read)
+
+
+def why(width: float, rtol: float | None, everything: bool, cost: Cost, budget: int, coming: int) -> str:
+    """Why the rounds end, or "goes on"."""
+    if rtol is None:
+        return "one round"
+    if math.isnan(width):
+        return "noise unknown"
+    if width <= rtol:
+        return "tolerance"
+    if everything:
+        return "all data"
+    return "budget" if (cost.data_points or cost.products) + coming > budget else "goes on"

@@ -1,0 +1,139 @@
+"""Results show themselves in a line, a table and a picture, and pickle without their loss."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+
+import pytest
+import torch
+
+from infhess import Hessian, Isotropic, RateFree, condition, largest, spectrum, trace
+from infhess.optim.reports import Report
+from small_data import loader, problem
+from util import close, randn
+
+
+def measured(k=5):
+    loss, w, data, _ = problem(500)
+    return spectrum(Hessian(lambda b: loss(b), [w], loader(data, 32)), k), data
+
+
+def estimates():
+    loss, w, data, _ = problem(500)
+    return [call(Hessian(lambda b: loss(b), [w], loader(data, 32))) for call in (largest, trace)]
+
+
+def report():
+    return Report(torch.tensor([3.0, 1.0]), torch.tensor([0.1, 0.2]), 0.5, 16, 512, 0.1, ("a < b",))
+
+
+def rate_report():
+    w = torch.nn.Parameter(torch.ones(3))
+    opt, x = RateFree([w]), randn(32, 3, dtype=torch.float32)
+    for _ in range(3):
+        opt.zero_grad()
+        loss = ((x @ w - 1) ** 2).mean()
+        loss.backward()
+        found = opt.observe(lambda b: ((b @ w - 1) ** 2).mean(), x)
+        opt.step()
+        if found is not None:
+            return found
+    raise AssertionError("no report")
+
+
+def posterior():
+    return condition(Isotropic(1.0, 1.0, 0.1), randn(6, 3), randn(6, 3, seed=1))
+
+
+def shown():
+    found, data = measured()
+    return {
+        "spectrum": found,
+        "along": found.along(loader(data, 32)),
+        "largest": estimates()[0],
+        "trace": estimates()[1],
+        "report": report(),
+        "rate": rate_report(),
+        "posterior": posterior(),
+    }
+
+
+@pytest.mark.parametrize("name", shown())
+def test_each_is_a_short_line_and_pickles(name):
+    result = shown()[name]
+    assert len(repr(result).splitlines()) <= 2
+    assert len(repr(result)) < 300
+    assert repr(pickle.loads(pickle.dumps(result))) == repr(result)
+
+
+@pytest.mark.parametrize("name", ["spectrum", "along", "largest", "trace", "report", "rate"])
+def test_tables_and_numbers(name):
+    result = shown()[name]
+    text = result._repr_html_()
+    assert text.startswith("<table>")
+    assert "a < b" not in text
+    json.dumps(result.as_dict())
+
+
+@pytest.mark.parametrize("name", ["spectrum", "along", "report", "rate", "posterior"])
+def test_pictures(name):
+    result = shown()[name]
+    ax = result.plot()
+    assert result.plot(ax=ax) is ax
+    assert ax.get_legend() is not None
+
+
+def test_the_picture_shows_the_intervals():
+    found, _ = measured()
+    ax, (low, high) = found.plot(), found.interval()
+    container = ax.containers[0]
+    segments = torch.tensor([segment[:, 1].tolist() for segment in container.lines[2][0].get_segments()])
+    close(segments[:, 0], low, 1e-6)
+    close(segments[:, 1], high, 1e-6)
+    close(torch.tensor(list(container.lines[0].get_ydata())), found.values, 1e-6)
+
+
+def test_numbers_are_those_of_the_result():
+    found, _ = measured(3)
+    numbers = found.as_dict()
+    assert numbers["values"] == found.values.tolist()
+    assert numbers["low"] == found.interval()[0].tolist()
+    assert numbers["memory"] == found.memory > 0
+
+
+def test_a_pickled_spectrum_has_its_intervals_and_wants_a_source_for_fresh_data():
+    found, data = measured(3)
+    again = pickle.loads(pickle.dumps(found))
+    close(again.interval(0.9)[1], found.interval(0.9)[1], 0.0)
+    assert found._source is not None
+    with pytest.raises(TypeError, match="pickling has left the loss behind"):
+        again.along([data])
+    loss, w, _, _ = problem(500)
+    assert again.along(Hessian(loss, [w], [data])).values.shape == (3,)
+
+
+def test_pickled_estimates_have_their_bounds():
+    for estimate in estimates():
+        again = pickle.loads(pickle.dumps(estimate))
+        assert again.interval(0.9) == estimate.interval(0.9)
+        assert again.upper(0.99) == estimate.upper(0.99)
+
+
+def test_data_frames():
+    found, _ = measured(3)
+    table = found.to_pandas()
+    assert list(table.columns) == ["eigenvalue", "value", "std", "low", "high"]
+    assert table["value"].tolist() == found.values.tolist()
+    assert report().to_pandas()["std"].tolist() == pytest.approx([0.1, 0.2])
+
+
+@pytest.mark.parametrize(("call", "package"), [("plot", "matplotlib"), ("to_pandas", "pandas")])
+def test_what_is_missing_is_named(call, package, monkeypatch):
+    found, _ = measured(2)
+    for name in [n for n in sys.modules if n.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=f"needs {package}; install it with: pip install"):
+        getattr(found, call)()

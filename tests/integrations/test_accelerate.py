@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import infhess
 from infhess.integrations.accelerate import unwrap
-from watch_cases import F64, net, weights
+from watch_cases import F64, diagonal, net, weights
 
 g = torch.Generator().manual_seed(0)
 x = torch.randn(320, 6, generator=g, dtype=F64)
@@ -71,7 +71,7 @@ def test_it_is_the_loop_without_accelerate(make):
     torch.testing.assert_close(there, weights(model), rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("make", [infhess.RateFree, preconditioned])
+@pytest.mark.parametrize("make", [diagonal, preconditioned])
 @pytest.mark.parametrize("clip", [None, 1e-3])
 def test_micro_batches_are_one_batch(make, clip):
     whole = epoch(*prepared(make=make), clip)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import infhess
 from infhess.integrations.lightning import CurvatureCallback
 from lightning_cases import OWN_WARNINGS, POINTS, Memory, Net, data, fit, loader, trainer
-from watch_cases import F64, weights
+from watch_cases import F64, diagonal, weights
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in OWN_WARNINGS]
 
@@ -47,11 +47,11 @@ def test_nothing_is_needed_but_the_optimizer(make, tmp_path):
     assert module.runs == POINTS // 32
 
 
-@pytest.mark.parametrize("make", [infhess.RateFree, preconditioned])
+@pytest.mark.parametrize("make", [diagonal, preconditioned])
 def test_micro_batches_are_one_batch(make, tmp_path):
     runs, module = fit(tmp_path, Net(make=make), size=16, dtype=F64, accumulate_grad_batches=2)
     whole, opt = plain(dtype=F64, make=make)
-    if make is infhess.RateFree:
+    if make is diagonal:
         opt.finish()
         assert runs.optimizers[0]._rate_state.points == 32
     torch.testing.assert_close(weights(module), weights(whole), rtol=1e-7, atol=1e-10)

@@ -13,7 +13,7 @@ from transformers.integrations import TensorBoardCallback
 import infhess
 from infhess.integrations.transformers import CurvatureCallback
 from trainer_cases import inner, llama, sequences, trainer
-from watch_cases import F64, weights
+from watch_cases import F64, diagonal, weights
 
 
 def preconditioned(params):
@@ -50,7 +50,7 @@ def test_micro_batches_are_one_batch(tmp_path):
     seen = []
     for size, number in ((16, 1), (8, 2)):
         options = {"per_device_train_batch_size": size, "gradient_accumulation_steps": number}
-        runs = trainer(tmp_path, llama(F64), **options)
+        runs = trainer(tmp_path, llama(F64), diagonal, **options)
         runs.train()
         assert inner(runs)._rate_state.points == 16
         assert inner(runs)._rate_state.micro_batches == number
@@ -219,7 +219,7 @@ def test_batch_encodings_are_batches():
     source = infhess.GaussNewton(model, tokens, params, [batch])
     assert float(v @ source.matvec(v)) > 0
     assert source.data_points == 8
-    opt = infhess.RateFree(params)
+    opt = diagonal(params)
     loss(batch).backward()
     assert opt.observe(loss, batch).product_points == 8
     opt.step()

@@ -15,11 +15,11 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.py"))}
 # Epochs or steps, and what the last lines have to say.
 SIZES = {
-    "accelerate_loop.py": ("2", r"accuracy 0\.[5-9]"),
-    "closure.py": ("2", r"lr = 100: accuracy 0\.[5-9]"),
-    "ddp.py": ("2", r"accuracy 0\.[5-9]"),
-    "lightning_module.py": ("2", r"accuracy 0\.[5-9]"),
-    "plain_torch.py": ("2", r"accuracy 0\.[5-9]"),
+    "accelerate_loop.py": ("6", r"accuracy 0\.[5-9]"),
+    "closure.py": ("6", r"lr = 100: accuracy 0\.[5-9]"),
+    "ddp.py": ("6", r"accuracy 0\.[5-9]"),
+    "lightning_module.py": ("6", r"accuracy 0\.[5-9]"),
+    "plain_torch.py": ("6", r"accuracy 0\.[5-9]"),
     "sharpness.py": ("1", r"epoch 0: sharpness \d"),
     "skorch_digits.py": ("8", r"accuracy 0\.[5-9]"),
     "transformers_trainer.py": ("20", r"loss [0-3]\."),

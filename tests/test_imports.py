@@ -37,6 +37,28 @@ def test_every_public_name_is_there_and_documented(name):
     assert name == "Prior" or found.__doc__
 
 
+FRAMEWORKS = {"lightning", "transformers", "accelerate", "skorch", "tensorboard"}
+
+
+def test_frameworks_are_imported_when_they_are_asked_for_and_not_before():
+    code = "import infhess\ninfhess.RateFree, infhess.integrations, dir(infhess)"
+    assert not modules_after(code) & FRAMEWORKS
+    loaded = modules_after(code + "\ninfhess.integrations.skorch.CurvatureCallback()")
+    assert "skorch" in loaded
+    assert not loaded & {"lightning", "transformers"}
+
+
+def test_a_framework_that_is_missing_is_named():
+    code = "import sys\nsys.modules['skorch'] = None\nimport infhess\n"
+    catch = (
+        "try:\n    infhess.integrations.skorch\nexcept ModuleNotFoundError as e:\n    print(str(e).replace(' ', '_'))"
+    )
+    found = modules_after(code + catch)
+    assert any("needs_skorch;_pip_install_'infhess[integrations]'" in line for line in found)
+    with pytest.raises(AttributeError, match="it has accelerate, lightning, skorch, transformers"):
+        infhess.integrations.nonsense  # noqa: B018
+
+
 def test_submodules_do_not_hide_names():
     code = "from infhess.spectra import ritz\nfrom infhess.optim import rate_free\nimport infhess\n"
     modules_after(code + "assert callable(infhess.spectrum) and callable(infhess.preconditioner)")

@@ -27,6 +27,7 @@ LAYERS = [
     {"problems", "data"},
     {"harness"},
     {"experiments", "bench"},
+    {"integrations"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
@@ -74,6 +75,18 @@ def test_the_core_imports_torch_and_safetensors_alone(path):
         assert name in {"infhess", "torch", "safetensors", "__future__"} | lazy or name in sys.stdlib_module_names, (
             f"{path.name}: {module}"
         )
+
+
+@pytest.mark.parametrize("name", ["accelerate", "lightning", "skorch", "transformers"])
+def test_an_integration_imports_its_framework_alone(name):
+    theirs = {module.split(".")[0] for module, _ in imports(ROOT / "integrations" / f"{name}.py")}
+    comes_with = {"lightning": {"torchmetrics"}}.get(name, set())
+    foreign = {module for module in theirs if module not in sys.stdlib_module_names} - {
+        "infhess",
+        "torch",
+        "__future__",
+    }
+    assert foreign <= {name} | comes_with
 
 
 def test_the_table_of_layers_is_the_package():

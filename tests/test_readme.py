@@ -23,15 +23,18 @@ def found(pattern):
     ]
 
 
+def text_of(document):
+    """All but whole scripts, which tests/test_examples.py runs one by one."""
+    return re.sub(r"<!-- (\S+\.py) -->\n.*?<!-- end -->", "", document.read_text(encoding="utf-8"), flags=re.S)
+
+
 def code_of(document):
-    return re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), flags=re.S)
+    return re.findall(r"```python\n(.*?)```", text_of(document), flags=re.S)
 
 
-@pytest.mark.parametrize(
-    "document", [d for d in DOCUMENTS if "```" in d.read_text(encoding="utf-8")], ids=lambda d: d.name
-)
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if "```" in text_of(d)], ids=lambda d: d.name)
 def test_code_runs_when_pasted_from_top_to_bottom(document, tmp_path):
-    fences = document.read_text(encoding="utf-8").count("\n```")
+    fences = text_of(document).count("\n```")
     assert fences == 2 * len(code_of(document)), "a block of code that is not ```python is not run"
     code = "\n".join(code_of(document))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
@@ -53,6 +56,13 @@ def test_what_the_readme_names_is_there():
 def test_tables_are_the_files_that_commands_wrote(document, included):
     path, text = included
     assert text.strip() == (ROOT / path).read_text(encoding="utf-8").strip(), "run: make readme"
+
+
+@pytest.mark.parametrize(("document", "included"), found(r"<!-- (\S+\.py) -->\n(.*?)<!-- end -->"))
+def test_scripts_are_the_files(document, included):
+    path, text = included
+    script = (ROOT / path).read_text(encoding="utf-8").strip()
+    assert text.strip() == f"```python\n{script}\n```", "run: make readme"
 
 
 @pytest.mark.parametrize(("document", "link"), found(r"\]\(([^)#]+)\)"))

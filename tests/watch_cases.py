@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import infhess
+
 F64 = torch.float64
 WAYS = ("observe", "watch", "closure")
 
@@ -78,6 +80,11 @@ def train(opt, loss, batches, way, after_backward=lambda: None):
             opt.step()
         rates.append(float(opt.rate) if hasattr(opt, "rate") else opt._state.step)
     return torch.tensor(rates, dtype=F64)
+
+
+def diagonal(params):
+    """To rounding: the rotated scaling makes more of it, by itself and also where points of a batch change places."""
+    return infhess.RateFree(params, scaling="diagonal")
 
 
 def weights(model):

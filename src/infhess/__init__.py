@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when one of them is first asked for: `infhess --help` does without torch."""
+    if name == "integrations":
+        return import_module("infhess.integrations")
     if name == "__all__" or not name.startswith("_"):
         api = import_module("infhess._api")
         globals().update({key: getattr(api, key) for key in api.__all__}, __all__=api.__all__)

@@ -68,6 +68,7 @@ def reference(model, steps, batch_size=16, weight_decay=0.0, schedule=lambda t: 
     return w, xbar, eta, P
 
 
+@pytest.mark.filterwarnings("ignore:RateFree. lr=0.5 multiplies")
 @pytest.mark.parametrize(
     ("weight_decay", "lr", "schedule"),
     [

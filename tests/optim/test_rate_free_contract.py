@@ -78,6 +78,16 @@ def test_bad_settings_are_named(wrong):
         infhess.RateFree([nn.Parameter(torch.ones(1))], **wrong)
 
 
+def test_an_lr_that_is_not_one_is_said():
+    """As skorch's default of .01, which would make everything a hundred times slower."""
+    w = nn.Parameter(torch.ones(1))
+    with pytest.warns(UserWarning, match=r"lr=0.01 multiplies .* pass lr=1"):
+        infhess.RateFree([w], lr=0.01)
+    for one in (1, 1.0, torch.tensor(1.0)):  # warnings are errors
+        infhess.RateFree([w], lr=one)
+    infhess.RateFree([{"params": [w], "lr": 0.1}])  # ratios between groups are meant
+
+
 def test_sparse_gradients_are_refused():
     table = nn.Embedding(4, 2, sparse=True)
     opt = infhess.RateFree(table.parameters())

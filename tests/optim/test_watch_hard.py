@@ -206,3 +206,23 @@ def test_frozen_and_unused_parameters():
     train(opt, loss, (batch("mlp", t) for t in range(20)), "closure")
     assert torch.equal(unused.detach(), torch.ones(3, dtype=F64))
     assert float(opt.rate) > 0
+
+
+def test_an_evaluation_between_micro_batches_changes_nothing():
+    seen = []
+    for evaluates in (False, True):
+        model = net("mlp")
+        opt = infhess.RateFree(model.parameters())
+        for t in range(10):
+            x, y = batch("mlp", t)
+            opt.zero_grad()
+            for part in (slice(0, 20), slice(20, 40)):
+                with opt.watch():
+                    (0.5 * F.cross_entropy(model(x[part]), y[part])).backward()
+                if evaluates:
+                    opt.eval()
+                    model(x)
+                    opt.train()
+            opt.step()
+        seen.append(weights(model))
+    assert torch.equal(seen[0], seen[1])

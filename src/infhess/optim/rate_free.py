@@ -96,7 +96,12 @@ class RateFree(Averaging, Joinable):
         chosen = SCALINGS[scaling]
         betas, eps = betas or (0.9, chosen.beta), chosen.eps if eps is None else eps
         finite_number(weight_decay, "weight_decay", least=0.0)
-        finite_number(float(lr), "lr", least=0.0)
+        if finite_number(float(lr), "lr", least=0.0) != 1:
+            warnings.warn(
+                f"RateFree: lr={float(lr):g} multiplies the learning rate that curvature gives; pass lr=1, as skorch's "
+                "NeuralNet(..., lr=1), unless you mean that",
+                stacklevel=2,
+            )
         finite_number(eps, "eps", least=0.0)
         for beta in betas:
             if not 0 <= finite_number(beta, "betas") < 1:

@@ -157,18 +157,22 @@ class Averaging(Checkpointed):
         return [(p, own) for p in self._params() if (own := self.state.get(p, {})).get("step")]
 
     def _put_averaged(self, loss: Loss | None, batches: Iterable[Batch]) -> Callable[[], None]:
-        """The averaged weights and their statistics into the model; returns what undoes it. Where it fails nothing changes."""
+        """The averaged weights and their statistics into the model; returns what undoes it. Where it fails nothing changes.
+
+        By `.data`: autograd is not told, since the weights come back bit for bit, and with them the graph of a micro-batch that
+        was watched before an evaluation holds.
+        """
         recent, trained = self._to_gather(loss, batches), self._trained()
         statistics, before = Statistics(self._norms or []), [p.detach().clone() for p, _ in trained]
 
         def restore() -> None:
             statistics.put_back()
             for (p, _), w in zip(trained, before):
-                p.detach().copy_(w)
+                p.data.copy_(w)
 
         try:
             for p, own in trained:
-                real(p.detach()).copy_(own["averaged"])
+                real(p.data).copy_(own["averaged"])
             statistics.gather(recent, self._params())
         except BaseException:
             restore()

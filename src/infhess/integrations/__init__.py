@@ -1,0 +1,18 @@
+"""Training frameworks: callbacks for Lightning, Transformers and skorch, and what Accelerate needs; imported when asked for."""
+
+from importlib import import_module
+from typing import Any
+
+FRAMEWORKS = ("accelerate", "lightning", "skorch", "transformers")
+
+
+def __getattr__(name: str) -> Any:
+    """A framework is imported with the module of its name: `infhess.integrations.lightning`."""
+    if name not in FRAMEWORKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(FRAMEWORKS)}")
+    try:
+        return import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        remedy = "pip install 'infhess[integrations]'"
+        raise ModuleNotFoundError(f"{__name__}.{name} needs {missing}; {remedy}", name=error.name) from error

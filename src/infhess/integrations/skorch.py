@@ -1,0 +1,44 @@
+"""skorch, and by it scikit-learn: averaged weights in validation and prediction, the learning rate in the history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skorch.callbacks import Callback
+
+from infhess.optim import RateFree
+
+
+class CurvatureCallback(Callback):  # type: ignore[misc]
+    """Validation, scores, checkpoints and predictions see the averaged weights; `history` has the learning rate.
+
+    `NeuralNetClassifier(module, optimizer=infhess.RateFree, lr=1, callbacks=[CurvatureCallback()])`; examples/skorch_digits.py
+    is a whole script. skorch calls `optimizer.step(closure)`: nothing else is needed. BatchNorm keeps the statistics of
+    training.
+
+    >>> from skorch import NeuralNetClassifier
+    >>> import infhess
+    >>> net = NeuralNetClassifier(None, optimizer=infhess.RateFree, lr=1, callbacks=[CurvatureCallback()])
+    """
+
+    def on_batch_begin(self, net: Any, batch: Any = None, training: bool | None = None, **kwargs: Any) -> None:
+        """The weights that train for a batch of training, the averaged ones for any other."""
+        for opt in _averaging(net):
+            opt.train() if training else opt.eval()
+
+    def on_epoch_end(self, net: Any, **kwargs: Any) -> None:
+        """The learning rate with its uncertainty."""
+        for opt in _averaging(net):
+            opt.eval()
+            net.history.record("learning_rate", opt.rate.value * float(opt.param_groups[0]["lr"]))
+            net.history.record("learning_rate_std", opt.rate.std)
+
+    def on_train_end(self, net: Any, **kwargs: Any) -> None:
+        """Predictions are those of the averaged weights."""
+        for opt in _averaging(net):
+            opt.eval()
+
+
+def _averaging(net: Any) -> list[RateFree]:
+    found = (getattr(net, f"{name}_") for name in net._optimizers)
+    return [opt for opt in found if isinstance(opt, RateFree)]

@@ -128,7 +128,7 @@ def tensor_parallel(mesh):
     """The layers of one model spread over processes, all on the same data."""
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     model = parallelize_module(model_of(16), mesh, plan)
-    opt = infhess.RateFree(model.parameters(), points=16)
+    opt = infhess.RateFree(model.parameters(), scaling="diagonal", points=16)
     train(model, opt, [0], 1, range(STEPS))
     return weights(model).tolist()
 

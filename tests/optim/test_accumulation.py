@@ -96,8 +96,8 @@ def rates(parts, way="observe", steps=130):
 def test_rate_free_takes_micro_batches_as_one_batch_to_rounding():
     whole, weights = rates(1)
     cut, same = rates(8)
-    torch.testing.assert_close(cut, whole, rtol=1e-9, atol=0.0)
-    torch.testing.assert_close(same, weights, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(cut, whole, rtol=1e-7, atol=0.0)
+    torch.testing.assert_close(same, weights, rtol=1e-7, atol=1e-8)
 
 
 def test_two_graphs_of_eight_training_passes_read_as_the_whole_batch_but_for_noise():

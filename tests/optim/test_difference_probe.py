@@ -28,7 +28,7 @@ class Once(torch.autograd.Function):
 
 
 def rates(model, differences, steps=60):
-    opt = infhess.RateFree(model.parameters(), points=40)
+    opt = infhess.RateFree(model.parameters(), scaling="diagonal", points=40)
     opt._rate_state.differences = float(differences)
     loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
     return train(opt, loss, (batch("mlp", t) for t in range(steps)), "closure"), opt
@@ -68,7 +68,7 @@ def test_a_second_run_leaves_nothing_behind():
     norm, calls = nn.BatchNorm1d(6), []
     model = nn.Sequential(norm, nn.Dropout(0.3), *mlp()).to(F64)
     model.register_forward_hook(lambda *_: calls.append(1))
-    opt = infhess.RateFree(model.parameters(), points=40)
+    opt = infhess.RateFree(model.parameters(), scaling="diagonal", points=40)
     opt._rate_state.differences = 1.0
     x, y = batch("mlp", 0)
     kept = []
@@ -94,7 +94,7 @@ def test_a_second_run_leaves_nothing_behind():
 
 def test_an_error_in_the_second_run_puts_weights_and_gradients_back():
     model, calls = net("mlp"), []
-    opt = infhess.RateFree(model.parameters())
+    opt = infhess.RateFree(model.parameters(), scaling="diagonal")
     opt._rate_state.differences = 1.0
     x, y = batch("mlp", 0)
     before = weights(model)
@@ -116,7 +116,7 @@ def test_an_error_in_the_second_run_puts_weights_and_gradients_back():
 
 def test_where_second_derivatives_are_out_of_reach_a_closure_goes_on_with_differences():
     model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)).to(F64)
-    opt = infhess.RateFree(model.parameters())
+    opt = infhess.RateFree(model.parameters(), scaling="diagonal")
     x, y = batch("mlp", 0)
 
     def value():

@@ -134,7 +134,7 @@ def test_a_probe_takes_four_copies_of_the_parameters_at_its_peak(make):
 def test_a_probe_of_the_training_pass_takes_four_copies_at_its_peak(make):
     """Beside the gradient, which training makes anyway."""
     model = make()
-    opt = infhess.RateFree(model.parameters())
+    opt = infhess.RateFree(model.parameters(), scaling="diagonal")
     loss, batch = drive(model, opt, 3)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     opt.zero_grad(set_to_none=False)

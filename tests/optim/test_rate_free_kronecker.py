@@ -51,9 +51,9 @@ def test_rotating_what_goes_into_a_layer_and_comes_out_of_it_changes_nothing():
         opt = rate_free([first, last])
         run(opt, loss, [(x[i : i + 16], target[i : i + 16]) for i in range(0, 64, 16)], 25)
         found.append((left.T @ first.detach() @ right.T, last.detach() @ left, float(opt.rate)))
-    close(found[1][0], found[0][0], 1e-6)
-    close(found[1][1], found[0][1], 1e-6)
-    assert found[1][2] == pytest.approx(found[0][2], rel=1e-6)
+    close(found[1][0], found[0][0], 1e-5)
+    close(found[1][1], found[0][1], 1e-5)
+    assert found[1][2] == pytest.approx(found[0][2], rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [F64, torch.float32, torch.bfloat16])
@@ -171,7 +171,7 @@ def test_strides_do_not_matter(monkeypatch, block):
         loss = lambda b, k=kernel, d=dense: (functional.conv2d(b, k).tanh().mean((2, 3)) @ d.T - 1).square().mean()  # noqa: E731
         run(rate_free([kernel, dense]), loss, [x], 25)
         found.append(torch.cat([kernel.detach().reshape(-1), dense.detach().reshape(-1)]))
-    close(found[1], found[0], 1e-9)
+    close(found[1], found[0], 1e-6)
 
 
 def test_groups_have_betas_of_their_own_and_late_ones_begin_with_bases():

@@ -123,8 +123,8 @@ def test_first_bases_are_singular_vectors_also_of_a_gradient_of_low_rank():
     G = randn(6, 2) @ randn(2, 4, seed=1)
     U, _, V = torch.linalg.svd(G)
     left, right = first_basis(G[None])[0], first_basis(G.T[None])[0]
-    close((left[:, :2].T @ U[:, :2]).abs(), torch.eye(2, dtype=F64), 1e-7)
-    close((right[:, :2].T @ V[:2].T).abs(), torch.eye(2, dtype=F64), 1e-7)
+    close((left[:, :2].T @ U[:, :2]).abs(), torch.eye(2, dtype=F64), 1e-5)
+    close((right[:, :2].T @ V[:2].T).abs(), torch.eye(2, dtype=F64), 1e-5)
     for Q in (left, right, first_basis(torch.zeros(1, 5, 3))[0], first_basis(torch.zeros(1, 3, 5))[0]):
         close(Q.T @ Q, torch.eye(len(Q), dtype=F64), 1e-12)
 
@@ -179,3 +179,13 @@ def test_parameters_of_different_age_are_each_scaled_by_their_own_and_new_ones_d
         close(factor * d, stepped(own, g), 1e-12)
     assert not found[2].any()
     assert [float(own["step"]) for own in owns] == [6, 5, 1]
+
+
+def test_rounding_does_not_choose_a_basis_where_a_gradient_says_nothing():
+    """Two sums of the same points in another order: null spaces have the same basis."""
+    X, Y = randn(16, 40), randn(40, 6, seed=1)
+    first, second = (
+        first_basis((X[:, order] @ Y[order])[None])[0] for order in (torch.arange(40), torch.arange(39, -1, -1))
+    )
+    assert not torch.equal(X @ Y, X.flip(1) @ Y.flip(0))
+    close((first.T @ second).abs(), torch.eye(16, dtype=F64), 1e-6)

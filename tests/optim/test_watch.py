@@ -11,7 +11,8 @@ import infhess
 from watch_cases import NETS, WAYS, batch, net, train, weights
 
 OPTIMIZERS = {
-    "rate-free": lambda p: infhess.RateFree(p),
+    "rate-free": lambda p: infhess.RateFree(p, scaling="diagonal"),
+    "rotated": lambda p: infhess.RateFree(p),
     "sgd": lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=100.0), blocks="layer"),
     "momentum": lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=1e-6, momentum=0.9), blocks="layer"),
     "adam": lambda p: infhess.Preconditioned(torch.optim.Adam(p, lr=100.0), blocks="layer"),
@@ -33,8 +34,8 @@ def test_the_three_ways_are_one_to_rounding(kind, optimizer):
     assert float(observed[-1]) > 0
     for way in ("watch", "closure"):
         rates, w, *_ = run(kind, way, optimizer)
-        torch.testing.assert_close(rates, observed, rtol=1e-6, atol=0.0)
-        torch.testing.assert_close(w, there, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(rates, observed, rtol=1e-5, atol=0.0, equal_nan=True)
+        torch.testing.assert_close(w, there, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -53,7 +54,7 @@ def test_the_batch_size_is_that_of_what_parameters_meet(kind):
 
 def test_points_that_are_given_count():
     model = net("mlp")
-    opt = infhess.RateFree(model.parameters())
+    opt = infhess.RateFree(model.parameters(), scaling="diagonal")
     x, y = batch("mlp", 0)
     with opt.watch(points=7):
         F.cross_entropy(model(x), y).backward()
@@ -73,7 +74,7 @@ def test_a_report_says_what_the_probe_found_and_cost():
 def test_nothing_happens_on_the_steps_between(monkeypatch):
     """No hook on a parameter, no graph of a gradient, attention as it is: seen from within forward."""
     model, seen = net("mlp"), []
-    opt = infhess.RateFree(model.parameters())
+    opt = infhess.RateFree(model.parameters(), scaling="diagonal")
     model.register_forward_pre_hook(lambda *_: seen.append(len(model[0].weight._backward_hooks or ())))
     loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
     train(opt, loss, (batch("mlp", t) for t in range(100)), "watch")
@@ -87,7 +88,7 @@ def test_gradients_come_without_a_graph_and_are_those_of_training():
         _, _, _, model = run("transformer", way, steps=1)
         assert not any(p.grad.requires_grad for p in model.parameters())
     model = net("mlp")
-    opt = infhess.RateFree(model.parameters())
+    opt = infhess.RateFree(model.parameters(), scaling="diagonal")
     x, y = batch("mlp", 0)
     F.cross_entropy(model(x), y).backward()
     plain = [p.grad.clone() for p in model.parameters()]

@@ -38,6 +38,7 @@ format: .venv/.dev
 
 .venv/.dev: pyproject.toml | .venv/bin/python
 	$(PIP) install -e '.[dev]'
+	$(PIP) install --no-deps curvlinops-for-pytorch==3.0.1 backpack-for-pytorch==1.7.1
 	@touch $@ .venv/.demo
 
 readme: .venv/.dev

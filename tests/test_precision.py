@@ -114,8 +114,8 @@ PLAIN = {
 
     "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
     # training runs within, under its own autocast
-    "RateFree.watch", "SelfDriving.watch", "RateFree.add_param_group",
-    "RateFree.join_hook", "RateFree.join_device", "RateFree.join_process_group",
+    "RateFree.watch", "SelfDriving.watch", "Stepping.add_param_group",
+    "Stepping.join_hook", "Stepping.join_device", "Stepping.join_process_group",
     "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
 }  # fmt: skip
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from infhess.optim.scalings.diagonal import Diagonal, directions
+from infhess.optim.scalings.diagonal import DiagonalScaling, directions
 from util import F64, close, randn
 
-ahead = Diagonal().ahead
+ahead = DiagonalScaling().ahead
 
 
 def fresh(n):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import infhess
-from infhess.optim.rate.probe import Piece, Probe, dot, norm, total
+from infhess.optim.rate.probe import MicroBatch, Probe, dot, norm, total
 from util import F64, randn, spd
 
 A, D = spd(6), 0.5 + randn(6, seed=1).abs()
@@ -26,7 +26,7 @@ def probe(scale=1.0, micro_batches=1):
         return scale * (0.5 * x @ A @ x + LINEAR @ x) * batch.mean()
 
     batch = torch.ones(2, dtype=F64)
-    return Probe([Piece(infhess.Hessian(loss, [w, v], [batch]), batch)], micro_batches)
+    return Probe([MicroBatch(infhess.Hessian(loss, [w, v], [batch]), batch)], micro_batches)
 
 
 def parts(g):
@@ -85,7 +85,11 @@ def noisy(index):
     noise = randn(6, 6, seed=20 + index)
     matrix, w = A + noise + noise.T, nn.Parameter(W.clone())
     batch = torch.ones(2, dtype=F64)
-    return matrix, (lambda w: Piece(infhess.Hessian(lambda b: 0.5 * w @ matrix @ w * b.mean(), [w], [batch]), batch)), w
+    return (
+        matrix,
+        (lambda w: MicroBatch(infhess.Hessian(lambda b: 0.5 * w @ matrix @ w * b.mean(), [w], [batch]), batch)),
+        w,
+    )
 
 
 @pytest.mark.parametrize("number", [2, 5])

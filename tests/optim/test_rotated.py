@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from infhess.optim.scalings import rotated
-from infhess.optim.scalings.rotated import Kronecker, first_basis, iterated, refresh_is_due, side
+from infhess.optim.scalings.rotated import RotatedScaling, first_basis, iterated, refresh_is_due, side
 from util import F64, close, randn, spectrum
 
-SCALING, BETA, EPS = Kronecker(), 0.9, 0.01
+SCALING, BETA, EPS = RotatedScaling(), 0.9, 0.01
 SHAPES = [(6, 8), (8, 2, 3), (4, 3, 2, 2), (1, 6), (6, 1), (7, 4), (5,), ()]
 
 

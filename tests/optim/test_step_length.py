@@ -10,7 +10,7 @@ from torch import nn
 
 import infhess
 from infhess.curvature.batch_source import Hessian
-from infhess.optim.controllers.step_length import backtracked, largest
+from infhess.optim.controllers.step_length import backtracked, largest_curvature
 from infhess.preconditioners.scaling import identity
 from util import F64, close, randn, spectrum
 
@@ -20,7 +20,7 @@ def test_lanczos_is_a_lower_bound_that_reaches_the_largest_eigenvalue(iterations
     A = spectrum([9.0, 5.0, 2.0, 1.0, 0.5, -3.0])
     w = nn.Parameter(randn(6))
     source = infhess.Hessian(lambda batch: 0.5 * w @ A @ w * batch.mean(), [w], [torch.ones(2, dtype=F64)])
-    found = largest(source, source.local(torch.ones(2, dtype=F64)), identity([6], source.like), iterations)
+    found = largest_curvature(source, source.local(torch.ones(2, dtype=F64)), identity([6], source.like), iterations)
     g = A @ w.detach()
     first = torch.linalg.vector_norm(A @ g) / torch.linalg.vector_norm(g)
     assert float(first) - 1e-9 <= found.value <= 9.0 + 1e-9
@@ -85,7 +85,7 @@ def test_lanczos_in_another_scaling_is_that_of_the_dense_matrix_until_it_settles
     )
     p, one = nn.Parameter(w), torch.ones(2, dtype=F64)
     source = infhess.Hessian(lambda batch: 0.5 * p @ A @ p * batch.mean(), [p], [one])
-    found = largest(source, source.local(one), identity([12], source.like, root), iterations)
+    found = largest_curvature(source, source.local(one), identity([12], source.like, root), iterations)
     values, _ = lanczos(A, A @ w, root, iterations)
     settled = [j for j in range(1, iterations) if abs(values[j] - values[j - 1]) < 0.01 * values[j]]
     last = settled[0] if settled else iterations - 1
@@ -103,7 +103,7 @@ def test_curvature_is_negative_below_minus_a_thousandth_of_the_largest(lowest, n
         torch.ones(2),
     )
     source = infhess.Hessian(lambda batch: 0.5 * p @ A @ p + (p.sum() * batch.mean()).double(), [p], [one])
-    assert largest(source, source.local(one), identity([2], source.like), 2).negative is negative
+    assert largest_curvature(source, source.local(one), identity([2], source.like), 2).negative is negative
 
 
 def test_a_rate_is_cut_to_a_fourth_or_to_what_the_step_met_until_it_holds():

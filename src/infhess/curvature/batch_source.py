@@ -17,7 +17,7 @@ from infhess.curvature.draws import Draw
 from infhess.curvature.flat import Flat, Params
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
 from infhess.curvature.pooled import PooledLocal, failed_somewhere
-from infhess.curvature.reading import Reading
+from infhess.curvature.reading import FreshData
 from infhess.curvature.slices import slice_gradients
 from infhess.curvature.source import Source
 from infhess.curvature.untouched import Watch
@@ -195,7 +195,7 @@ class BatchSource(Source):
     def fresh_answers(self, questions: list[Question], points: int, chunks: int, batches: int = 1) -> list[Draw]:
         """What each question takes from its product, over the same fresh data: the graph of a batch serves all of them."""
         cut = self.split and not self.watch.batch_statistics
-        reading = Reading(
+        reading = FreshData(
             self.stream, self.draw, self.points_of, points, batches, world_size() if self._in_several else 1
         )
         sums = [self.like.new_zeros(chunks, 1, q.width) for q in questions]

@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.graphs import Graphs, multiplied
-from infhess.curvature.reading import Reading
+from infhess.curvature.reading import FreshData
 from infhess.curvature.source import Source
 
 # Products of one vector that differ by more than this many roundings are noisy.
@@ -59,7 +59,7 @@ def _of_products(source: Source) -> Frozen:
 
 def _of_batches(source: BatchSource, points: int) -> Frozen:
     """Whole batches, two at the least where there are two: none is cut, whatever its points share."""
-    reading = Reading(source.stream, source.draw, source.points_of, points, 1)
+    reading = FreshData(source.stream, source.draw, source.points_of, points, 1)
     halves = [(half, batch, source.seed()) for half, batch in reading.chunks(2, cut=False)]
     sizes = [sum(source.points_of(b) for h, b, _ in halves if h == half) for half in (0, 1)]
     source.stream.warn_of_order(reading.read)

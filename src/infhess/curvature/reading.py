@@ -1,4 +1,4 @@
-"""Reading fresh data in chunks: batches as they come, one in memory at a time, or a few of them cut in parts."""
+"""FreshData fresh data in chunks: batches as they come, one in memory at a time, or a few of them cut in parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from infhess.curvature.batches import Batch, Stream, sliced
 
 
-class Reading:
+class FreshData:
     """So many points and batches, at the least, from a stream.
 
     Attributes:

@@ -23,7 +23,7 @@ from infhess.optim.base_optimizers import rate_is_known
 from infhess.optim.controllers import nonconvex, switch
 from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.preconditioning.apply import fits
-from infhess.optim.rate.probe import Piece, Probe
+from infhess.optim.rate.probe import MicroBatch, Probe
 from infhess.optim.reports import Report
 from infhess.optim.wrapper import Wrapper
 
@@ -216,7 +216,7 @@ class SelfDriving(Wrapper):
             alone = len(seen) == 1
             kept = [o for o in seen if o.loss is not None or o.batch is not None]
             return Probe(
-                [Piece(self._observed_source(o, i), o.batch, keep=alone) for i, o in enumerate(kept)], len(seen)
+                [MicroBatch(self._observed_source(o, i), o.batch, keep=alone) for i, o in enumerate(kept)], len(seen)
             )
 
         return Context(

@@ -19,7 +19,7 @@ from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.reports import RateReport
 from infhess.optim.scalings import SCALINGS
-from infhess.optim.scalings.gradient_scaling import Scaling
+from infhess.optim.scalings.gradient_scaling import GradientScaling
 
 # Steps so many times shorter than their bound by |w| leave |w| much as it is for so many steps.
 FAR, SIZE_HOLDS = 4.0, 16
@@ -33,7 +33,7 @@ class Stepping(Averaging, Joinable):
     report: RateReport | None
 
     @property
-    def _scaling(self) -> Scaling:
+    def _scaling(self) -> GradientScaling:
         return SCALINGS[self.defaults.get("scaling", "diagonal")]
 
     def add_param_group(self, param_group: Group) -> None:

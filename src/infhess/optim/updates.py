@@ -13,7 +13,7 @@ from infhess.optim.base_optimizers import decay, divisor, moved, rate_is_known, 
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.measured import FRESH, Step, measured_step
 from infhess.preconditioners import build
-from infhess.preconditioners.build import Estimate
+from infhess.preconditioners.build import Built
 from infhess.preconditioners.scaling import Scaling
 
 
@@ -35,7 +35,7 @@ class Update:
         """Whether the base scales gradients by itself."""
         return divisor(self.base) is not None
 
-    def estimate(self, source: Hessian) -> Estimate:
+    def estimate(self, source: Hessian) -> Built:
         """P² by the chosen method."""
         if self.method == "paper":
             if self.blocks == "layer":
@@ -58,7 +58,7 @@ class Update:
             squares += source.gradient().square() / FRESH
         return sqrt_scaling(self.base, source.like, squares)
 
-    def step(self, source: Hessian, found: Estimate) -> Step:
+    def step(self, source: Hessian, found: Built) -> Step:
         """The step of the chosen kind, and P² with the factor that goes with it."""
         scaling = found.scaling
         if self.step_length == "keep":
@@ -72,7 +72,7 @@ class Update:
         w = source.flat.pack([p.detach() for p in source.flat.live])
         return measured_step(source, scaling, self.state, w, decay(self.base, scaling.root))
 
-    def _paper_step(self, scaling: Scaling, found: Estimate) -> Step:
+    def _paper_step(self, scaling: Scaling, found: Built) -> Step:
         """α² times the base's rate, α² = Σ₁/Σ_k; or 1/b0 for the paper's layers."""
         if not math.isnan(found.step):
             return Step(scaling, found.step)

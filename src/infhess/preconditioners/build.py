@@ -32,7 +32,7 @@ NEGATIVE = 0.01
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Built:
     """P², the eigenvalues behind it with their error bars, and whether curvature was negative.
 
     The step is the method's own where it has one, else NaN.
@@ -48,7 +48,7 @@ class Estimate:
 
 def pooled(
     source: BatchSource, batches: list[Batch], rank: int, steps: int, root: Tensor | None, known: Tensor | None = None
-) -> Estimate:
+) -> Built:
     """One matrix over all parameters, from a few batches taken together: Algorithm 1 on their common curvature.
 
     Directions that are `known` to matter (N, j), from an earlier estimate, are looked along first.
@@ -60,13 +60,13 @@ def pooled(
 
 def _whole(
     source: BatchSource, posterior: Posterior, rank: int, root: Tensor | None, bars: Callable[[Tensor], Tensor]
-) -> Estimate:
+) -> Built:
     """P² of one matrix over all parameters, with the error bars of its eigenvectors, and whether curvature was negative."""
     ritz = ritz_values(posterior.observations)
     if not float(ritz[-1]) > 0:
         return _nothing(source, [source.size], root)
     sigma, U = positive_eigenpairs(posterior, rank)
-    return Estimate(ridge([(sigma, U)], root), sigma, bars(U), negative=bool(ritz[0] < -NEGATIVE * ritz[-1]))
+    return Built(ridge([(sigma, U)], root), sigma, bars(U), negative=bool(ritz[0] < -NEGATIVE * ritz[-1]))
 
 
 def ritz_values(observations: Observations) -> Tensor:
@@ -81,7 +81,7 @@ def ritz_values(observations: Observations) -> Tensor:
 
 def blocked(
     source: Hessian, batches: list[Batch], points: int, steps: int, root: Tensor | None, known: Tensor | None
-) -> Estimate:
+) -> Built:
     """One matrix over all parameters, from the last points of a few batches: all products in one go.
 
     Directions are those known from an earlier estimate and gradients of slices of the pool. Chosen one after the other by
@@ -120,7 +120,7 @@ def read_pool(source: BatchSource, points: int) -> list[Batch]:
     return batches
 
 
-def layered(source: BatchSource, sizes: list[int], rank: int, steps: int, root: Tensor | None) -> Estimate:
+def layered(source: BatchSource, sizes: list[int], rank: int, steps: int, root: Tensor | None) -> Built:
     """One matrix a layer, a fresh batch for each direction."""
     posteriors = _inferred(_scaled_source(Blockwise(source, sizes), root), sizes, steps)
     pairs = [_pairs(p, rank) for p in posteriors]
@@ -129,13 +129,13 @@ def layered(source: BatchSource, sizes: list[int], rank: int, steps: int, root: 
         return _nothing(source, sizes, root)
     std = torch.cat([_bars(p, len(sigma)) for p, (sigma, _) in zip(posteriors, pairs)])
     order = torch.argsort(values, descending=True)
-    return Estimate(ridge(pairs, root), values[order], std[order])
+    return Built(ridge(pairs, root), values[order], std[order])
 
 
-def _nothing(source: BatchSource, sizes: list[int], root: Tensor | None) -> Estimate:
+def _nothing(source: BatchSource, sizes: list[int], root: Tensor | None) -> Built:
     """Nothing curves upwards: no directions, and the step alone is left to measure."""
     note = "no direction with positive curvature was found: the step alone was measured"
-    return Estimate(identity(sizes, source.like, root), source.like, source.like, negative=True, notes=(note,))
+    return Built(identity(sizes, source.like, root), source.like, source.like, negative=True, notes=(note,))
 
 
 def _bars(posterior: Posterior, k: int) -> Tensor:
@@ -199,20 +199,20 @@ def _none(posterior: Posterior) -> tuple[Tensor, Tensor]:
     return like.new_zeros(0), like.new_zeros(posterior.shape[0], 0)
 
 
-def paper(source: BatchSource, rank: int, steps: int) -> Estimate:
+def paper(source: BatchSource, rank: int, steps: int) -> Built:
     """P² = α²(I + U[β²/Σ − I]Uᵀ) as printed: α² = Σ₁/Σ_k, β = 1, on one matrix over all parameters."""
     prior, r = paper_pilot(source)
     block, std = _paper_blocks(source, [source.size], rank, steps, prior, r)[0]
-    return Estimate(Scaling([block], float(block.values[0] / block.values[-1])), block.values, std)
+    return Built(Scaling([block], float(block.values[0] / block.values[-1])), block.values, std)
 
 
-def paper_layers(source: BatchSource, sizes: list[int], rank: int, steps: int) -> Estimate:
+def paper_layers(source: BatchSource, sizes: list[int], rank: int, steps: int) -> Built:
     """The deep-learning variant: a matrix a layer, shared b0, w0, λ0, no α, and the step 1/b0."""
     prior, r = paper_layer_pilot(source)
     found = _paper_blocks(source, sizes, rank, steps, prior, r)
     values, std = (torch.cat(x) for x in zip(*((block.values, std) for block, std in found)))
     order = torch.argsort(values, descending=True)
-    return Estimate(Scaling([block for block, _ in found]), values[order], std[order], 1 / prior.mean)
+    return Built(Scaling([block for block, _ in found]), values[order], std[order], 1 / prior.mean)
 
 
 def _paper_blocks(

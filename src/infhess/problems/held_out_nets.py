@@ -149,7 +149,7 @@ class GraphNet(nn.Module):
         return found
 
 
-class LowRank(nn.Module):
+class LowRankAdapter(nn.Module):
     """A frozen dense layer plus B A of low rank, B = 0 at first (Hu et al. 2021)."""
 
     def __init__(self, layer: nn.Linear, rank: int = 4) -> None:
@@ -188,7 +188,7 @@ def fine_tuned(x: Tensor, y: Tensor) -> nn.Module:
     hidden, last = [i for i, layer in enumerate(net) if isinstance(layer, nn.Linear)]
     dense = net[hidden]
     assert isinstance(dense, nn.Linear)
-    net[hidden], net[last] = LowRank(dense), nn.Linear(48, 10)
+    net[hidden], net[last] = LowRankAdapter(dense), nn.Linear(48, 10)
     return net
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from infhess.curvature import BatchSource
 from infhess.curvature.batches import Batch
-from infhess.curvature.reading import Reading
+from infhess.curvature.reading import FreshData
 from infhess.spectra.krylov import Krylov, mean_variance
 from infhess.spectra.ritz import Ritz, gaps, ritz
 from infhess.spectra.student import weighted_mean
@@ -48,7 +48,7 @@ class Kept(NamedTuple):
 
 def keep(source: BatchSource, points: int) -> Kept:
     """So many points at the least, in chunks."""
-    reading = Reading(source.stream, source.draw, source.points_of, points, 1)
+    reading = FreshData(source.stream, source.draw, source.points_of, points, 1)
     chunks: list[list[Piece]] = [[] for _ in range(CHUNKS)]
     for c, batch in reading.chunks(CHUNKS, source.split and not source.watch.batch_statistics):
         chunks[c].append(Piece(batch, source.seed(), source.points_of(batch)))

@@ -18,7 +18,7 @@ from infhess.curvature.flat import real
 from infhess.optim import sharded
 from infhess.optim.averaging.batch_norm import Recent, Statistics, kept, norms_in
 from infhess.optim.checkpoint import Checkpointed, Scalars
-from infhess.optim.scalings.gradient_scaling import Scaling
+from infhess.optim.scalings.gradient_scaling import GradientScaling
 
 # Batches kept for the statistics of BatchNorm at the averaged weights, where there are such layers.
 KEPT = 16
@@ -45,7 +45,7 @@ class Averaging(Checkpointed):
 
     @property
     @abstractmethod
-    def _scaling(self) -> Scaling:
+    def _scaling(self) -> GradientScaling:
         """What has state of its own for each parameter."""
 
     @property

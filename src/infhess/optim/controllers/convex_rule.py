@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from infhess.optim.base_optimizers import decay
 from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.controllers.noise import count_noise_dominated
-from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest
+from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest_curvature
 from infhess.preconditioners.build import blocked
 from infhess.preconditioners.scaling import Scaling, identity
 
@@ -112,7 +112,7 @@ def _build(c: Context) -> Decision:
         note = "negative curvature was seen: from here on the learning rate alone is followed"
         return Decision(values=found.values, notes=(note,))
     local = source.local(c.batch)
-    value = largest(
+    value = largest_curvature(
         source, local, found.scaling, RULE.at_build[c.points <= RULE.many]
     )  # nothing has changed if this fails
     n.built_at, n.steps_at_build, n.probes, n.squares, n.longest = n.read, n.steps, 0, 0.0, 0.0
@@ -123,7 +123,7 @@ def _build(c: Context) -> Decision:
 def _probe(c: Context, scaling: Scaling, iterations: int) -> Largest:
     """λmax(P²B) on a batch that P² does not come from."""
     local = c.source.local(c.batch)
-    found = largest(c.source, local, scaling, iterations)
+    found = largest_curvature(c.source, local, scaling, iterations)
     rate = 1 / found.value
     trusted = c.state.probes >= RULE.held or found.negative
     _note(c, found, rate if trusted else backtracked(c.source, c.batch, local, scaling, rate))

@@ -11,7 +11,7 @@ from torch import Tensor
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest
+from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest_curvature
 from infhess.preconditioners.scaling import Scaling
 
 # Fresh batches that a step is measured on, and power iterations on each.
@@ -57,7 +57,7 @@ def _probes(source: Hessian, scaling: Scaling) -> tuple[list[Largest], Batch, in
         batch = source.draw()
         tries += 1
         try:
-            found.append(largest(source, source.local(batch), scaling, ITERATIONS))
+            found.append(largest_curvature(source, source.local(batch), scaling, ITERATIONS))
             points, last = points + source.points_of(batch), batch
         except NothingSeenError as error:
             failure = error

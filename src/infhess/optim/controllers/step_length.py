@@ -44,7 +44,7 @@ class Largest(NamedTuple):
     gradient: float
 
 
-def largest(source: BatchSource, local: Local, scaling: Scaling, iterations: int) -> Largest:
+def largest_curvature(source: BatchSource, local: Local, scaling: Scaling, iterations: int) -> Largest:
     """Lanczos from the gradient on M^{½}BM^{½}, with M = P² up to its factor: one product and one M an iteration.
 
     No root of M is needed: z = M^{−½}x is carried as x and as p = M⁻¹x. The norm of the tridiagonal matrix, with its last row,

@@ -29,7 +29,7 @@ class Reading(NamedTuple):
     log_ratio: float
 
 
-class Piece:
+class MicroBatch:
     """A micro-batch of the coming step: its curvature, made anew for each use or kept with its graph."""
 
     def __init__(self, source: BatchSource, batch: Batch, *, keep: bool = True) -> None:
@@ -49,7 +49,7 @@ class Probe:
     With several processes each has its own, and all read the mean over them.
     """
 
-    def __init__(self, pieces: Sequence[Piece], micro_batches: int = 1) -> None:
+    def __init__(self, pieces: Sequence[MicroBatch], micro_batches: int = 1) -> None:
         self.pieces, self.params = pieces, pieces[0].source.flat.live
         self.micro_batches = max(micro_batches, len(pieces))
         self.norms: list[Any] | None = None  # BatchNorm layers that ran, where modules were seen

@@ -15,7 +15,7 @@ from infhess.curvature.batches import Batch
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import GRAPHS
 from infhess.optim.rate.difference_probe import DifferenceProbe
-from infhess.optim.rate.probe import Piece, Probe, Reading
+from infhess.optim.rate.probe import MicroBatch, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
 
@@ -41,7 +41,7 @@ class Prober:
 
     def reset(self) -> None:
         """Nothing observed since the last step."""
-        self.pieces: list[Piece] = []
+        self.pieces: list[MicroBatch] = []
         self.again: DifferenceProbe | None = None  # instead of these, a second run of the closure
         self.probe: Probe | DifferenceProbe | None = None
         self.micro_batches, self._probed, self.state.observed = 0, math.nan, 0.0
@@ -62,12 +62,12 @@ class Prober:
 
     def add(self, source: BatchSource, batch: Batch) -> None:
         """One more micro-batch to probe. Its graph is kept where it is the only one."""
-        self.pieces.append(Piece(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
+        self.pieces.append(MicroBatch(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
 
     def add_graph(self, source: BatchSource, batch: Batch) -> None:
         """The graph of a training pass. Two of a step are kept, however many it has."""
         if len(self.pieces) < GRAPHS:
-            self.pieces.append(Piece(source, batch))
+            self.pieces.append(MicroBatch(source, batch))
 
     def begin(self, read: Read) -> tuple[str, ...]:
         """One probe. One that fails changes nothing, in all processes; the first has to tell something."""

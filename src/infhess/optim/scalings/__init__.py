@@ -1,7 +1,7 @@
 """How RateFree scales gradients."""
 
-from infhess.optim.scalings.diagonal import Diagonal
-from infhess.optim.scalings.gradient_scaling import Scaling
-from infhess.optim.scalings.rotated import Kronecker
+from infhess.optim.scalings.diagonal import DiagonalScaling
+from infhess.optim.scalings.gradient_scaling import GradientScaling
+from infhess.optim.scalings.rotated import RotatedScaling
 
-SCALINGS: dict[str, Scaling] = {scaling.name: scaling for scaling in (Diagonal(), Kronecker())}
+SCALINGS: dict[str, GradientScaling] = {scaling.name: scaling for scaling in (DiagonalScaling(), RotatedScaling())}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from infhess.optim.rate.settings import RATE_FREE
-from infhess.optim.scalings.gradient_scaling import SQUARES, Own, Scaling
+from infhess.optim.scalings.gradient_scaling import SQUARES, GradientScaling, Own
 
 # No divisor is smaller.
 TINY = 1e-37
@@ -17,7 +17,7 @@ TINY = 1e-37
 ONE = torch.ones(())
 
 
-class Diagonal(Scaling):
+class DiagonalScaling(GradientScaling):
     """Each number by itself: state and cost are those of Adam without momentum."""
 
     name, rule, beta, eps = "diagonal", RATE_FREE, 0.999, 1e-8

@@ -15,7 +15,7 @@ Own = dict[str, Any]  # the state of a parameter
 SQUARES = "exp_avg_sq"
 
 
-class Scaling(ABC):
+class GradientScaling(ABC):
     """How gradients are scaled. State is per parameter, in tensors that go into checkpoints; a scaling itself has none.
 
     `own["step"]` counts the gradients of a parameter. D of the coming step contains the gradient of that step.

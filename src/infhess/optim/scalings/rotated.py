@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess._checks import small_dtype
 from infhess.optim.rate.settings import KRONECKER
 from infhess.optim.scalings.diagonal import directions, divided
-from infhess.optim.scalings.gradient_scaling import SQUARES, Own, Scaling
+from infhess.optim.scalings.gradient_scaling import SQUARES, GradientScaling, Own
 
 # Rows and columns are cut into blocks of at most so many, each with a basis of its own: the cost of a step grows with their
 # length. On the paper's net at full width, 512 gradients: 1.293 with 1024 and 1024 in 73 s of CPU time, 1.305 with 256 and 256
@@ -56,7 +56,7 @@ def side(n: int, longest: int) -> Side:
     return Side(blocks, n // blocks) if blocks and n > 1 else Side(0, 0)
 
 
-class Kronecker(Scaling):
+class RotatedScaling(GradientScaling):
     """Matrices in the eigenbases of the second moments of their rows and columns; vectors as Adam scales them.
 
     The first gradient of a parameter gives its bases and nothing else: in its own basis a gradient says nothing of v.

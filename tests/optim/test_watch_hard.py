@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import infhess
-from watch_cases import F64, batch, mlp, net, train, weights
+from watch_cases import F64, batch, diagonal, mlp, net, train, weights
 
 
 class Checkpointed(nn.Module):
@@ -226,3 +226,28 @@ def test_an_evaluation_between_micro_batches_changes_nothing():
             opt.step()
         seen.append(weights(model))
     assert torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("make", [diagonal, lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=0.1))])
+def test_a_closure_without_a_backward_pass_is_no_training_pass(make):
+    """Gradients that were computed elsewhere: it runs once, and there is nothing to probe."""
+    model, calls = net("mlp"), []
+    opt = make(model.parameters())
+    x, y = batch("mlp", 0)
+
+    def closure():
+        calls.append(1)
+        return F.cross_entropy(model(x), y)
+
+    for p, g in zip(model.parameters(), torch.autograd.grad(closure(), list(model.parameters()))):
+        p.grad = g
+    before = weights(model)
+    if isinstance(opt, infhess.RateFree):
+        with pytest.raises(RuntimeError, match="no training pass was seen"):
+            opt.step(closure)
+    else:
+        opt.step(closure)
+        torch.testing.assert_close(
+            weights(model), before - 0.1 * torch.cat([p.grad.flatten() for p in model.parameters()])
+        )
+    assert len(calls) == 2

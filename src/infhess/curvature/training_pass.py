@@ -49,6 +49,11 @@ class TrainingPass(TorchFunctionMode):
         self._keeps_graph = False  # whether the caller asked for the graph, too
 
     @property
+    def seen(self) -> bool:
+        """Whether any gradient was computed within."""
+        return bool(self.backwards or self.failure)
+
+    @property
     def points(self) -> int:
         """The batch size as far as it shows: the usual leading dimension of what meets a parameter; 0 where none did."""
         return self._rows.most_common(1)[0][0] if self._rows else 0

@@ -195,6 +195,8 @@ class RateFree(Stepping):
 
     def _take(self, done: TrainingPass | None, points: int | None = None) -> None:
         """A training pass as one more micro-batch of the coming step."""
+        if done is not None and not done.seen:
+            return
         seen = points or self.points or (done.points if done else 0)
         self._prober.expects(lambda: seen)
         if done is not None:

@@ -127,7 +127,7 @@ class SelfDriving(Wrapper):
         known = None if points is None else count(points, "points")
         with self._training_pass() as done:
             yield
-        self._observed.append(Observed(None, done, known or (done.points if done else 0)))
+        self._take(done, known)
 
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
         """What keeps the graph where curvature is probed at the coming step; of two passes of a step, however many it has."""
@@ -142,8 +142,13 @@ class SelfDriving(Wrapper):
         with self._training_pass() as done:
             loss = closure()
         if not self._observed:
-            self._observed.append(Observed(None, done, done.points if done else 0))
+            self._take(done)
         return loss
+
+    def _take(self, done: TrainingPass | None, points: int | None = None) -> None:
+        """A training pass as one more micro-batch of the coming step; none where no gradient was computed in it."""
+        if done is None or done.seen:
+            self._observed.append(Observed(None, done, points or (done.points if done else 0)))
 
     @property
     def _drives(self) -> bool:

@@ -159,10 +159,13 @@ def refused(mesh, rank):
         except RuntimeError as error:
             said.append(str(error))
     F.cross_entropy(model(x), y).backward()
-    try:
-        opt.step()
-    except RuntimeError as error:
-        said.append(str(error))
+    wrapper = infhess.Preconditioned(torch.optim.SGD(model.parameters(), lr=0.1))
+    loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
+    for use in (opt.step, lambda: wrapper.step(lambda: None), lambda: wrapper.update(loss, [(x, y)])):
+        try:
+            use()
+        except RuntimeError as error:
+            said.append(str(error))
     return said
 
 

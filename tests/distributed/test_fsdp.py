@@ -56,7 +56,7 @@ def test_mixed_precision_trains(run):
 
 def test_what_cannot_work_is_refused(run):
     for found in run[1]:
-        assert len(found["refused"]) == 3
+        assert len(found["refused"]) == 5
         assert all("step(closure)" in said for said in found["refused"])
 
 

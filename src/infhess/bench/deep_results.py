@@ -8,7 +8,18 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from infhess._version import __version__
-from infhess.bench.deep_baselines import ADAM, AROUND, METHODS, NO_RATE, PAPER, RANK, RANKED, SCHEDULE_FREE, SGD
+from infhess.bench.deep_baselines import (
+    ADAM,
+    AROUND,
+    METHODS,
+    NO_RATE,
+    PAPER,
+    RANK,
+    RANKED,
+    ROTATED,
+    SCHEDULE_FREE,
+    SGD,
+)
 from infhess.bench.deep_bench import EXPERIMENT, RATES, STARTS, UNITS
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
@@ -178,7 +189,7 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
 
 def summary(nets: Nets) -> Cells:
     """Training objective (test loss) at the end."""
-    shown = (NO_RATE, ADAM, f"{ADAM}, tuned", SCHEDULE_FREE, f"{SGD}, tuned")
+    shown = (ROTATED, NO_RATE, ADAM, f"{ADAM}, tuned", SCHEDULE_FREE, f"{SGD}, tuned")
     lines = [["problem", *shown, "best of all others at their defaults"]]
     for name in nets.problems:
         others = [m for m in nets.methods(name) if not (m.startswith("infhess") or m.endswith("tuned"))]

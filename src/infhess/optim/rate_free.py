@@ -136,7 +136,7 @@ class RateFree(Stepping):
 
         """
         self._outside("observe")
-        self._check_whole("observe")
+        sharded.check_whole(self._params() if self._sharded else (), "RateFree.observe")
         started = time.perf_counter()
         due = self._prober.expects(lambda: size_of(batch) if points is None else count(points, "points"))
         if not due or not self._ready:
@@ -155,13 +155,6 @@ class RateFree(Stepping):
         self._keep(loss, batch)
         return self._report(notes, before, started) if probes else None
 
-    def _check_whole(self, name: str) -> None:
-        if self._sharded:
-            raise RuntimeError(
-                f"RateFree.{name}: parameters are sharded, and cannot be differentiated twice; call opt.step(closure) with a "
-                "closure that clears gradients, computes the loss, calls backward and returns the loss"
-            )
-
     def _masks(self) -> torch.Generator:
         """For dropout, others at each probe and for each micro-batch."""
         return torch.Generator().manual_seed(int(self._rate_state.steps) + (self._prober.micro_batches - 1) * 2**32)
@@ -178,7 +171,7 @@ class RateFree(Stepping):
 
         """
         self._outside("watch")
-        self._check_whole("watch")
+        sharded.check_whole(self._params() if self._sharded else (), "RateFree.watch")
         known = None if points is None else count(points, "points")
         with self._training_pass() as done:
             yield

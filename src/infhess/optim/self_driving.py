@@ -25,6 +25,7 @@ from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.preconditioning.apply import fits
 from infhess.optim.rate.probe import MicroBatch, Probe
 from infhess.optim.reports import Report
+from infhess.optim.sharded import check_whole
 from infhess.optim.wrapper import Wrapper
 
 # More parameters than this are a net: its curvature is followed, not inferred, and no mean of its iterates is kept.
@@ -132,13 +133,18 @@ class SelfDriving(Wrapper):
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
         """What keeps the graph where curvature is probed at the coming step; of two passes of a step, however many it has."""
         kept = sum(o.batch is not None for o in self._observed)
-        probes = nonconvex.due(self._state, self._state.steps + 1) and kept < GRAPHS
-        return TrainingPass(self._params()) if probes else nullcontext()
+        return TrainingPass(self._params()) if self._probes and kept < GRAPHS else nullcontext()
+
+    @property
+    def _probes(self) -> bool:
+        """Whether curvature is probed at the coming step."""
+        return nonconvex.due(self._state, self._state.steps + 1)
 
     def _run(self, closure: Callable[[], Any]) -> Any:
         """Training's own forward and backward pass, watched; unless an `update` or `observe` is in charge."""
         if self._observed or not self._drives:
             return closure()
+        check_whole(self._params() if self._probes else (), "Preconditioned.step")
         with self._training_pass() as done:
             loss = closure()
         if not self._observed:
@@ -172,6 +178,7 @@ class SelfDriving(Wrapper):
             raise ValueError(
                 f"observe: {type(self.base).__name__} does not move by its rate times a known scaling; wrap SGD or Adam"
             )
+        check_whole(self._params(), "Preconditioned")
         self._check_rates()
 
     def _before_step(self) -> None:
@@ -284,6 +291,7 @@ class SelfDriving(Wrapper):
         points: int | None = None,
     ) -> Hessian:
         """The curvature of what is minimised: of −loss where the base maximises."""
+        check_whole(self._params(), "Preconditioned")
         if not callable(loss):
             raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
         signs = {bool(group.get("maximize", False)) for group in self.param_groups}

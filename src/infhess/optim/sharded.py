@@ -86,3 +86,12 @@ def length_of(groups: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]) -> fl
         return length([tensors for tensors, _ in groups])
     squares = [length([[x]]) ** 2 for tensors, _ in groups for x in tensors]
     return math.sqrt(total(squares, [p for _, params in groups for p in params]))
+
+
+def check_whole(params: Sequence[Tensor], name: str) -> None:
+    """Refuse sharded parameters where second derivatives are needed."""
+    if any(map(is_sharded, params)):
+        raise RuntimeError(
+            f"{name}: parameters are sharded, and cannot be differentiated twice; use RateFree, and call opt.step(closure) "
+            "with a closure that clears gradients, computes the loss, calls backward and returns the loss"
+        )

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from infhess.problems.held_out import HELD_OUT, graphs, ratings, unit_square
-from infhess.problems.held_out_nets import GraphNet, LowRank, Recommender, Residuals, Variational
+from infhess.problems.held_out_nets import GraphNet, LowRankAdapter, Recommender, Residuals, Variational
 from infhess.problems.net_problems import DEEP, FULL
 
 
@@ -47,4 +47,4 @@ def test_nets_with_noise_have_none_where_they_are_evaluated_and_low_rank_factors
     net.eval()
     assert torch.equal(net(x), net(x))
     layer = nn.Linear(4, 3)
-    assert torch.equal(LowRank(layer)(x[:, :4]), layer(x[:, :4]))
+    assert torch.equal(LowRankAdapter(layer)(x[:, :4]), layer(x[:, :4]))

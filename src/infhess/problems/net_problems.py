@@ -117,11 +117,11 @@ def mnist_themselves() -> tuple[Data, Data]:
     return (x.flatten(1), x.flatten(1)), (tx.flatten(1), tx.flatten(1))
 
 
-def text(length: int = 32) -> tuple[Data, Data]:
+def text(length: int = 32, alphabet: str = ALPHABET, write: Callable[[int, int], str] = generated) -> tuple[Data, Data]:
     """Windows of generated text, and the same shifted by one letter."""
 
     def part(size: int, seed: int) -> Data:
-        codes = torch.tensor([ALPHABET.index(letter) for letter in generated(size * length + 1, seed)])
+        codes = torch.tensor([alphabet.index(letter) for letter in write(size * length + 1, seed)])
         return codes[:-1].view(size, length), codes[1:].view(size, length)
 
     return part(4_000, 1), part(EVALUATED // 2, 2)

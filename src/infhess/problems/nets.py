@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -27,7 +28,7 @@ def paper_net(width: float = 1.0, *, xavier: bool = False) -> nn.Module:
     return net
 
 
-def mlp(*sizes: int, between: type[nn.Module] = nn.ReLU) -> list[nn.Module]:
+def mlp(*sizes: int, between: Callable[[], nn.Module] = nn.ReLU) -> list[nn.Module]:
     """Dense layers of these sizes, with a nonlinearity between them."""
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):

@@ -1,8 +1,9 @@
-"""Text of any length from a small grammar: sentences that agree in number, nest, and do sums."""
+"""Text of any length from small grammars: sentences that agree in number, nest, and do sums; and nested brackets."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 ALPHABET = " abcdefghijklmnopqrstuvwxyz.,"
 NOUNS = ("fox", "river", "house", "child", "tree", "stone", "bird", "sailor", "garden", "letter", "winter", "lantern")
@@ -13,17 +14,35 @@ NUMBERS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
     "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
 )  # fmt: skip
+BRACKETS = ("()", "[]", "{}", "<>")
+SIGNS = "".join(BRACKETS) + "xyz "
 
 
 def generated(length: int, seed: int) -> str:
-    """So many letters of it."""
-    draw = random.Random(seed)
-    parts: list[str] = []
-    size = 0
+    """So many letters of sentences."""
+    return _joined(lambda draw: (_sum if draw.random() < 0.25 else _sentence)(draw) + ". ", length, seed)
+
+
+def nested(length: int, seed: int) -> str:
+    """So many letters of balanced brackets; a bracket holds its own kind less often than others."""
+    return _joined(lambda draw: _bracket(draw, depth=0) + " ", length, seed)
+
+
+def _joined(part: Callable[[random.Random], str], length: int, seed: int) -> str:
+    draw, found, size = random.Random(seed), [], 0
     while size < length:
-        parts.append((_sum if draw.random() < 0.25 else _sentence)(draw) + ". ")
-        size += len(parts[-1])
-    return "".join(parts)[:length]
+        found.append(part(draw))
+        size += len(found[-1])
+    return "".join(found)[:length]
+
+
+def _bracket(draw: random.Random, depth: int, outer: str = "") -> str:
+    pair = draw.choice([pair for pair in BRACKETS if pair != outer or draw.random() < 0.3])
+    inner = [
+        _bracket(draw, depth + 1, pair) if depth < 5 and draw.random() < 0.45 else draw.choice("xyz")
+        for _ in range(draw.randrange(1, 4))
+    ]
+    return pair[0] + "".join(inner) + pair[1]
 
 
 def _sum(draw: random.Random) -> str:

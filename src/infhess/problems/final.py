@@ -1,0 +1,104 @@
+"""Problems of the final comparison, named before any run of infhess on them.
+
+Development never looks at their results: they are run once the rule is frozen, and a change of the rule after that needs new
+ones. Those of `held_out` were looked at once, before the rule was changed again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from infhess.data import sarcos
+from infhess.problems.features import standardised
+from infhess.problems.final_nets import (
+    BracketLstm,
+    Burgers,
+    Clicks,
+    ResidualMlp,
+    denoiser,
+    depthwise_net,
+    dropout_mlp,
+)
+from infhess.problems.net_problems import EVALUATED, NetProblem, letters, mnist_images, small_cifar, text
+from infhess.problems.shuffled import Data
+from infhess.problems.text import SIGNS, nested
+
+FIELDS = (1000, 300, 100, 20)  # categories, most of them rare
+LEVELS = (0.1, 0.5, 0.9)
+
+
+def noisy_digits() -> tuple[Data, Data]:
+    """MNIST's images under noise of deviation ½, and without."""
+    draw = torch.Generator().manual_seed(11)
+    (x, _), (tx, _) = mnist_images()
+    return (x + 0.5 * torch.randn(x.shape, generator=draw), x), (tx + 0.5 * torch.randn(tx.shape, generator=draw), tx)
+
+
+def shock() -> tuple[Data, Data]:
+    """Points (x, t) of [−1, 1] × [0, 1], and targets: u = −sin πx at t = 0, 0 at the sides, residuals of 0 elsewhere."""
+
+    def part(n: int, seed: int) -> Data:
+        draw = torch.Generator().manual_seed(seed)
+        x, t = 2 * torch.rand(n, generator=draw) - 1, torch.rand(n, generator=draw)
+        kind = torch.randint(8, (n,), generator=draw)  # 0: the start; 1: the sides
+        x, t = torch.where(kind == 1, x.sign(), x), torch.where(kind == 0, 0.0, t)
+        target = torch.where(kind == 0, -10 * torch.sin(torch.pi * x), 0.0)
+        return torch.stack([x, t, (kind < 2).float()], 1), target
+
+    return part(10_000, 12), part(EVALUATED, 13)
+
+
+def some_torques() -> tuple[Data, Data]:
+    """SARCOS, torques 2 to 7, standardised; every seventh row is for the test."""
+    x, y = (standardised(t).float() for t in sarcos())
+    test = torch.arange(len(x)) % 7 == 0
+    return (x[~test], y[~test, 1:]), (x[test], y[test, 1:])
+
+
+def uneven() -> tuple[Data, Data]:
+    """A function of ten variables with noise that is larger in places and has a long tail upwards."""
+    draw = torch.Generator().manual_seed(14)
+    x = torch.randn(12_000 + EVALUATED, 10, generator=draw)
+    mean = torch.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.5 * x[:, 3].abs()
+    scale = 0.1 + 0.5 * torch.sigmoid(2 * x[:, 4] + x[:, 5])
+    y = (mean + scale * torch.randn(len(x), generator=draw).exp())[:, None]
+    return (x[:-EVALUATED], y[:-EVALUATED]), (x[-EVALUATED:], y[-EVALUATED:])
+
+
+def pinball(outputs: Tensor, y: Tensor) -> Tensor:
+    """The loss whose minimum is the quantiles."""
+    excess, levels = y - outputs, outputs.new_tensor(LEVELS)
+    return torch.maximum(levels * excess, (levels - 1) * excess).mean()
+
+
+def visits() -> tuple[Data, Data]:
+    """Categories drawn by Zipf's law, and whether there was a click: tastes of three dimensions for each, and chance."""
+    draw = torch.Generator().manual_seed(15)
+    count = 20_000 + EVALUATED
+    codes = [torch.multinomial(1 / torch.arange(1.0, n + 1), count, True, generator=draw) for n in FIELDS]
+    tastes = torch.stack([torch.randn(n, 3, generator=draw)[code] for n, code in zip(FIELDS, codes)], 1)
+    agreement = (tastes.sum(1).square() - tastes.square().sum(1)).sum(1) / 2
+    y = (torch.rand(count, generator=draw) < torch.sigmoid(agreement - 1)).long()
+    x = torch.stack(codes, 1)
+    return (x[:-EVALUATED], y[:-EVALUATED]), (x[-EVALUATED:], y[-EVALUATED:])
+
+
+_problem = partial(NetProblem, seen=False)
+FINAL: dict[str, NetProblem] = {
+    "mnist-denoising": _problem(denoiser, noisy_digits, functional.mse_loss, batch=32, steps=400),
+    "brackets-lstm": _problem(
+        lambda: BracketLstm(len(SIGNS)), partial(text, 32, SIGNS, nested), letters, batch=32, steps=400
+    ),
+    "burgers-residuals": _problem(Burgers, shock, functional.mse_loss, batch=128, steps=800),
+    "cifar-depthwise": _problem(depthwise_net, small_cifar, batch=32, steps=400),
+    "sarcos-residual": _problem(lambda: ResidualMlp(21, 6), some_torques, functional.smooth_l1_loss, steps=1000),
+    "quantiles": _problem(lambda: ResidualMlp(10, len(LEVELS), blocks=2), uneven, pinball, steps=1000),
+    "clicks": _problem(lambda: Clicks(FIELDS), visits, batch=128, steps=1000),
+    "mnist-dropout": _problem(
+        dropout_mlp, mnist_images, partial(functional.cross_entropy, label_smoothing=0.1), steps=600
+    ),
+}

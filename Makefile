@@ -5,9 +5,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-cache-dir --quiet
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 # One test a core, and one thread a test.
 export OMP_NUM_THREADS := 1
+export NO_MKDOCS_2_WARNING := 1
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test test-long check format readme clean
+.PHONY: demo test test-long check format readme docs docs-serve clean
 
 demo: .venv/.demo
 	$(BIN)/infhess demo
@@ -40,6 +41,16 @@ format: .venv/.dev
 	$(PIP) install -e '.[dev]'
 	$(PIP) install --no-deps curvlinops-for-pytorch==3.0.1 backpack-for-pytorch==1.7.1
 	@touch $@ .venv/.demo
+
+docs: .venv/.docs
+	$(BIN)/mkdocs build --strict --quiet
+
+docs-serve: .venv/.docs
+	$(BIN)/mkdocs serve
+
+.venv/.docs: .venv/.dev
+	$(PIP) install -e '.[docs]'
+	@touch $@
 
 readme: .venv/.dev
 	$(BIN)/python tools/readme.py

@@ -1,4 +1,4 @@
-"""Every script in examples/ runs, and the table of docs/frameworks.md names tests and scripts that are there."""
+"""Every script in examples/ runs, and the table of docs/guides/frameworks.md names tests and scripts that are there."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SIZES = {
     "skorch_digits.py": ("8", r"accuracy 0\.[5-9]"),
     "transformers_trainer.py": ("20", r"loss [0-3]\."),
 }
-TABLE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8").split("\n## ")[1]
-SHOWN = sorted(set(re.findall(r"\]\(\.\./([^)#]+)#([^)]*)\)", TABLE)))
+TABLE = (ROOT / "docs" / "guides" / "frameworks.md").read_text(encoding="utf-8").split("\n## ")[1]
+SHOWN = sorted(set(re.findall(r"\]\(\.\./\.\./([^)#]+)#([^)]*)\)", TABLE)))
 
 
 def test_every_example_has_a_size():

@@ -25,7 +25,7 @@ def paper_pilot(source: Source, batches: int = 4) -> Pilot:
     λ0 = median over parameters of Var(g), divided by √(sᵀs).
 
     Kept as printed: λ0 has the units of a gradient and b0 is not invariant to the scale of the loss, see
-    docs/theory.md. The magnitude of sᵀBs is taken: a direction of negative curvature has no root.
+    docs/how-it-works/errata.md. The magnitude of sᵀBs is taken: a direction of negative curvature has no root.
     """
     gradients, sBs, sBBs, ss = _looks(source, batches)
     g = torch.stack(gradients)

@@ -15,7 +15,7 @@ from infhess.preconditioners.scaling import Scaling, identity
 
 @dataclass(frozen=True)
 class ConvexRule:
-    """Chosen on five regression and classification problems; docs/convex.md has what else was tried."""
+    """Chosen on five regression and classification problems; docs/results/convex.md has what was measured."""
 
     first_pool: int = 96  # data points of the first build
     data_growth: float = 8.0  # of the data read, from build to build

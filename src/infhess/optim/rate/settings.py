@@ -1,4 +1,4 @@
-"""The constants of the learning-rate rules for nets, each with its reason; docs/nets.md has the runs they come from."""
+"""The constants of the learning-rate rules for nets, each with its reason; docs/results/nets.md has the runs they come from."""
 
 from __future__ import annotations
 

@@ -1,0 +1,77 @@
+"""Hooks of the documentation site: what a page links to outside of `docs/` becomes a part of the site."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+LINK = re.compile(r"\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
+
+
+def outside(page: str, link: str) -> str | None:
+    """The path in the repository that a link of a page leads to, where that is not below `docs/`."""
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
+    return None if path.startswith("docs/") else path
+
+
+def is_code(path: str) -> bool:
+    """Whether the site shows it as a page with line numbers."""
+    return path.endswith(".py")
+
+
+def place(path: str) -> str:
+    """Where the site has it: a script as a page of its own, anything else as it is."""
+    return f"source/{path}.md" if is_code(path) else path
+
+
+def line_of(path: str, name: str) -> str:
+    """The anchor of the line that defines `name`."""
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+    found = [i for i, line in enumerate(lines, 1) if re.match(rf"\s*(def|class) {re.escape(name)}\b", line)]
+    if not found:
+        raise ValueError(f"{path} has no {name}")
+    return f"#__codelineno-0-{found[0]}"
+
+
+def code_page(path: str) -> str:
+    """A page that shows a script; the search leaves it out."""
+    text = (ROOT / path).read_text(encoding="utf-8").rstrip()
+    return f'---\nsearch:\n  exclude: true\n---\n\n# `{path}`\n\n````python linenums="1"\n{text}\n````\n'
+
+
+def site_file(path: str, config: Any) -> File:
+    """A file of the repository as one of the site."""
+    if not (ROOT / path).is_file():
+        raise FileNotFoundError(f"a page links to {path}, which is not a file of the repository")
+    if is_code(path):
+        return File.generated(config, place(path), content=code_page(path))
+    return File.generated(config, place(path), abs_src_path=str(ROOT / path))
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the files outside of `docs/` that pages link to."""
+    pages = [file for file in files if file.src_uri.endswith(".md")]
+    for page in pages:
+        for link, _ in LINK.findall(page.content_string):
+            path = outside(page.src_uri, link)
+            if path and not files.get_file_from_path(place(path)):
+                files.append(site_file(path, config))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Let the links lead to where the site has these files."""
+
+    def led(match: re.Match[str]) -> str:
+        path = outside(page.file.src_uri, match[1])
+        if path is None:
+            return match[0]
+        anchor = line_of(path, match[2][1:]) if is_code(path) and len(match[2] or "") > 1 else ""
+        return f"]({posixpath.relpath(place(path), posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
+
+    return LINK.sub(led, markdown)

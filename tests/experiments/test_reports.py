@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infhess.bench import convex_report, cost, coverage, curvature_bench, deep_results, inference, safety
+from infhess.bench import any_rate_report, convex_report, cost, coverage, curvature_bench, inference, safety
 from infhess.bench.convex_bench import Axes
 from infhess.experiments import page, reproduce
 from infhess.harness.rows import RowFile
@@ -50,8 +50,8 @@ def test_tables_of_convex_problems():
 
 
 def test_tables_of_nets():
-    nets = deep_results.Nets(RowFile(ROOT / "benchmarks/deep").rows, [100, 101, 102])
-    assert committed("benchmarks/deep/summary.md").startswith(markdown(deep_results.summary(nets)))
-    for name, cells in (("table", deep_results.everything(nets)), ("starts", deep_results.starts(nets))):
+    nets = any_rate_report.Nets(RowFile(ROOT / "benchmarks/deep").rows, [100, 101, 102])
+    assert committed("benchmarks/deep/summary.md").startswith(markdown(any_rate_report.summary(nets)))
+    for name, cells in (("table", any_rate_report.everything(nets)), ("starts", any_rate_report.starts(nets))):
         assert markdown(cells) == committed(f"benchmarks/deep/{name}.md")
-    assert markdown(target_cells(deep_results.targets(nets))) == committed("benchmarks/deep/targets.md")
+    assert markdown(target_cells(any_rate_report.targets(nets))) == committed("benchmarks/deep/targets.md")

@@ -102,9 +102,7 @@ class WarmCosine(Training):
 
     def __init__(self, rate: float, problem: Problem, stream: CountedStream, make: MakeWithRate) -> None:
         super().__init__(problem, stream, partial(make, lr=rate))
-        steps = max(1, stream.budget // stream.size)
-        warm = max(1, steps // 20)
-        share = lambda t: min((t + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * min(t / steps, 1.0)))  # noqa: E731
+        share = partial(warm_cosine, steps=max(1, stream.budget // stream.size))
         self.schedules = [torch.optim.lr_scheduler.LambdaLR(part, share) for part in parts_of(self.optimizer)]
 
     def step(self) -> None:
@@ -112,6 +110,28 @@ class WarmCosine(Training):
         super().step()
         for schedule in self.schedules:
             schedule.step()
+
+
+def warm_cosine(t: int, steps: int) -> float:
+    """The share of the rate in step t."""
+    return min((t + 1) / max(1, steps // 20), 0.5 + 0.5 * math.cos(math.pi * min(t / steps, 1.0)))
+
+
+class Hutchinson(Training):
+    """Sophia: a product with a random vector every ten steps, on the batch of the step."""
+
+    optimizer: Any
+
+    def step(self) -> None:
+        """One batch, with a graph of the gradient where a product is due."""
+        batch = next(self.stream)
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        due = (self.optimizer.param_groups[0].get("step", 0)) % self.optimizer.update_period == 0
+        for p, g in zip(trained, torch.autograd.grad(self.loss(batch), trained, create_graph=due)):
+            p.grad = g
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.products += due
 
 
 class MuonAdamW:
@@ -193,7 +213,7 @@ def observed(rate: float, base: str) -> Method:
 
 
 NO_RATE, ADAM, SGD, SCHEDULE_FREE, PAPER = "infhess, no learning rate", "Adam", "sgd", "schedule-free AdamW", "paper"
-ROTATED = f"{NO_RATE}, rotated"
+ROTATED, COSINE = f"{NO_RATE}, rotated", "AdamW, warm-up and cosine"
 AROUND = {base: f"infhess, online {base}" for base in BASES}
 RANKED = f"{AROUND['sgd']}, rank {RANK} per layer"
 
@@ -202,26 +222,38 @@ def _with(path: str) -> Make:
     return fixed(partial(Training, make=partial(imported, path=path)))
 
 
-def soap(params: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-    """Of what trains: it takes no frozen parameters."""
-    return imported([p for p in params if p.requires_grad], "pytorch_optimizer.SOAP", lr=lr)
+def trained_by(params: list[nn.Parameter], path: str, lr: float) -> torch.optim.Optimizer:
+    """An optimizer of a package, of what trains: some take no frozen parameters."""
+    return imported([p for p in params if p.requires_grad], path, lr=lr)
 
 
-def _with_rate(rate: float, make: MakeWithRate) -> Method:
-    return partial(Training, make=partial(make, lr=rate))
+def _with_rate(rate: float, make: MakeWithRate, run: type[Training] = Training) -> Method:
+    return partial(run, make=partial(make, lr=rate))
 
 
 def _cosine(rate: float, make: MakeWithRate) -> Method:
     return partial(WarmCosine, rate, make=make)
 
 
-# What second-order methods and AdamW with a schedule are tuned over.
-RATES = (1e-3, 3e-3, 1e-2)
+def _prodigy_schedule_free(scale: float) -> Method:
+    return partial(
+        Refreshed, make=partial(imported, path="prodigyplus.ProdigyPlusScheduleFree", d_coef=scale, split_groups=False)
+    )
 
 
 def _net(make: Make, grid: tuple[float, ...] = (), default: float | None = None, package: str = "") -> Baseline:
     """A method has one outcome here."""
     return Baseline(make, grid, default, ("",), package)
+
+
+def decades(rate: float, number: int) -> float:
+    """The rate times ten to this power, without a tail of rounding."""
+    return float(f"{rate * 10.0**number:.6g}")
+
+
+def _around(make: Make, default: float, package: str = "") -> Baseline:
+    """Tuned over its default and a decade to both sides; where an edge is best, the bench goes a decade further."""
+    return _net(make, (decades(default, -1), decades(default, 1)), default, package)
 
 
 METHODS: dict[str, Baseline] = {
@@ -231,15 +263,29 @@ METHODS: dict[str, Baseline] = {
     RANKED: _net(fixed(Ranked)),
     SGD: _net(methods.sgd, (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), 1e-3),
     "momentum .9": _net(partial(methods.sgd, momentum=0.9), (0.0003, 0.003, 0.01, 0.03, 0.1), 1e-3),
-    ADAM: _net(methods.adam, (3e-4, 3e-3, 1e-2, 3e-2), 1e-3),
-    "Prodigy": _net(methods.prodigy, (), 1.0, "prodigyopt"),
+    ADAM: _around(methods.adam, 1e-3),
+    "Prodigy": _around(methods.prodigy, 1.0, "prodigyopt"),
     "D-Adaptation": _net(_with("dadaptation.DAdaptAdam"), (), 1.0, "dadaptation"),
     "DoG": _net(fixed(Averaged), (), 1.0, "dog"),
     "schedule-free sgd": _net(partial(schedule_free, base="SGD", run=Refreshed), (), 1.0, "schedulefree"),
-    SCHEDULE_FREE: _net(partial(schedule_free, base="AdamW", run=Refreshed), (), 0.0025, "schedulefree"),
-    "SOAP": _net(partial(_with_rate, make=soap), RATES, 3e-3, "pytorch_optimizer"),
-    "Muon and AdamW, warm-up and cosine": _net(partial(_cosine, make=MuonAdamW), RATES, 3e-3),
-    "AdamW, warm-up and cosine": _net(partial(_cosine, make=torch.optim.AdamW), RATES, 3e-3),
+    SCHEDULE_FREE: _around(partial(schedule_free, base="AdamW", run=Refreshed), 0.0025, "schedulefree"),
+    "SOAP": _around(
+        partial(_with_rate, make=partial(trained_by, path="pytorch_optimizer.SOAP")), 3e-3, "pytorch_optimizer"
+    ),
+    "Sophia": _around(
+        partial(_with_rate, make=partial(trained_by, path="pytorch_optimizer.SophiaH"), run=Hutchinson),
+        6e-2,
+        "pytorch_optimizer",
+    ),
+    "Muon and AdamW, warm-up and cosine": _around(partial(_cosine, make=MuonAdamW), 1e-3),
+    COSINE: _around(partial(_cosine, make=torch.optim.AdamW), 1e-3),
+    "NAdam": _around(partial(_with_rate, make=torch.optim.NAdam), 2e-3),
+    "Prodigy, schedule-free": _around(_prodigy_schedule_free, 1.0, "prodigyplus"),
     PAPER: _net(methods.by_setting(PaperRun), (), 1e-2),
     "CDAT": _net(fixed(Cdat)),
 }
+# Those of the head-to-head, the ones that practitioners use; the others are of `--starts`.
+COMPARED = (
+    ROTATED, NO_RATE, COSINE, ADAM, "NAdam", SCHEDULE_FREE, "SOAP", "Muon and AdamW, warm-up and cosine", "Sophia",
+    "Prodigy", "Prodigy, schedule-free",
+)  # fmt: skip

@@ -211,40 +211,44 @@ def deep(
     out: Folder = None,
     seed: FirstSeed = 0,
     seeds: Seeds = 3,
-    tune: Annotated[bool, typer.Option("--tune", help="Find the best rates of sgd, momentum and Adam.")] = False,
+    starts: Annotated[
+        bool, typer.Option("--starts", help="infhess around sgd, momentum and Adam from any rate.")
+    ] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="Find the best rates of sgd and momentum for --starts.")] = False,
     cost: Annotated[bool, typer.Option("--cost", help="What a step and an estimate cost on the paper's net.")] = False,
     safety: Annotated[bool, typer.Option("--safety", help="The paper's net from rates of 1e-6 to 100.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two problems, 100 steps, one seed.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="The paper's net at its full width too.")] = False,
-    rates: Annotated[bool, typer.Option("--rates", help="Methods at every rate of their grids, none tuned.")] = False,
-    problem: Annotated[
-        list[str] | None, typer.Option("--problem", help="This problem alone; give it again for more.")
+    length: Annotated[
+        list[int] | None, typer.Option("--length", min=1, help="Times the steps; may be repeated.")
     ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", help="This method alone; give it again for more.")
+    problem_set: Annotated[
+        list[str] | None, typer.Option("--set", help="development, held-out, final or full width; may be repeated.")
     ] = None,
+    problem: Annotated[list[str] | None, typer.Option("--problem", help="This one alone; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option("--method", help="This one alone; may be repeated.")] = None,
     fresh: Fresh = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Nets: infhess and what users would pick instead, from any rate and in any units; or what the optimizer costs.
+    """Nets: infhess and what users would pick instead, at all rates; from any rate; or what the optimizer costs.
 
-    Example: `infhess bench deep --seed 100 --data-dir data`
+    Example: `infhess bench deep --set final --length 1 --length 4 --seed 100 --data-dir data`
 
     Example: `infhess bench deep --problem mnist-mlp --method "infhess, no learning rate" --method Adam`
     """
     with remedies():
-        from infhess.bench import deep_bench, deep_results, every_rate
-        from infhess.bench.deep_baselines import METHODS
+        from infhess.bench import any_rate, any_rate_report, deep_bench, deep_results
+        from infhess.bench.deep_baselines import COMPARED, METHODS
         from infhess.cli import show
         from infhess.data import use
         from infhess.experiments import plots
         from infhess.harness.comparison import write_settings
         from infhess.harness.methods import missing
         from infhess.harness.rows import RowFile
+        from infhess.harness.timing import on_threads
 
-        if tune + cost + safety > 1:
-            raise ValueError("expected at most one of --tune, --cost and --safety")
+        if tune + cost + safety + starts > 1:
+            raise ValueError("expected at most one of --starts, --tune, --cost and --safety")
         if (cost or safety) and (problem or method):
             raise ValueError("--problem and --method: not with --cost or --safety, which are of the paper's net")
         use(data_dir)
@@ -252,21 +256,26 @@ def deep(
             return _optimizer_in_nets(out, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
         plots.require()
         show.not_installed(missing(METHODS))
-        folder = out or Path("runs/bench-deep-tuning" if tune else "runs/bench-deep")
-        names, steps = deep_bench.names(problem or (), quick=quick, full=full), 100 if quick else 0
+        kind = "-tuning" if tune else "-starts" if starts else ""
+        folder, usual = out or Path(f"runs/bench-deep{kind}"), tuple(METHODS) if tune or starts else COMPARED
+        chosen_sets = problem_set or (["development"] if kind and not problem else [])
+        names = deep_bench.names(problem or (deep_bench.QUICK if quick else ()), chosen_sets, length or (1,))
         reported = _seeds(seed, seeds, quick)
-        chosen = deep_bench.Selection(names, reported, deep_bench.methods(method or ()), steps)
+        chosen = deep_bench.Selection(names, reported, deep_bench.methods(method or (), usual), 100 if quick else 0)
         file = RowFile(folder, fresh=fresh)
         if tune:
-            show.run(list(deep_bench.tuning(chosen)), file, workers)
-            settings = write_settings(deep_bench.best(file.rows), folder / "tuned-deep.json")
+            show.run(list(any_rate.tuning(chosen)), file, workers)
+            settings = write_settings(any_rate.best(file.rows), folder / "tuned-deep.json")
             return typer.echo(f"rows: {file.path}\nsettings: {settings}")
-        if rates:
-            show.run(list(deep_bench.every_rate(chosen)), file, workers)
-            return _summarised(file.path, every_rate.summary(file.rows))
-        for jobs in (deep_bench.jobs, deep_bench.starts, deep_bench.units):
-            show.run(list(jobs(chosen)), file, workers)
-        text = deep_results.report(file.rows, reported, folder)
+        with on_threads(1):  # CPU seconds are of one thread
+            if starts:
+                for jobs in (any_rate.jobs, any_rate.starts, any_rate.units):
+                    show.run(list(jobs(chosen)), file, workers)
+                text = any_rate_report.report(file.rows, reported, folder)
+            else:
+                show.run(list(deep_bench.jobs(chosen)), file, workers)
+                show.run(list(deep_bench.beyond(chosen, file.rows)), file, workers)
+                text = deep_results.report(file.rows, reported, folder)
         return typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
 
 

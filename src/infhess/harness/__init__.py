@@ -6,11 +6,25 @@ from infhess.harness.jobs import Job
 from infhess.harness.methods import Baseline, Make, Setting, fixed, missing, online, paper, schedule_free, sgd, updated
 from infhess.harness.rows import Row, RowFile
 from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, target_cells, write
-from infhess.harness.training import AVERAGED, RATE, MakeOptimizer, Method, Online, Problem, Run, Training, curve
+from infhess.harness.training import (
+    ACCURACY,
+    AVERAGED,
+    BESIDE,
+    RATE,
+    WALL,
+    MakeOptimizer,
+    Method,
+    Online,
+    Problem,
+    Run,
+    Training,
+    curve,
+)  # fmt: skip
 
 __all__ = [
     "Job", "Row", "RowFile",
-    "AVERAGED", "MakeOptimizer", "Method", "Online", "Problem", "RATE", "Run", "Training", "curve",
+    "ACCURACY", "AVERAGED", "BESIDE", "MakeOptimizer", "Method", "Online", "Problem", "RATE", "Run", "Training",
+    "WALL", "curve",
     "Baseline", "Make", "Setting", "fixed", "missing", "online", "paper", "schedule_free", "sgd", "updated",
     "Cell", "Curves", "EXACT", "GAPS", "START", "TUNING_SEED", "ends_of", "optimum", "shown", "thinned",
     "Cells", "Target", "at_least", "at_most", "markdown", "target_cells", "write",

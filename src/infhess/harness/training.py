@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +20,9 @@ from infhess.problems.net_problems import NetProblem, rounded
 from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
 
 AVERAGED = ", averaged"
-RATE = ": rate"  # rows of the learning rate in use: the loss is the rate, the metric the standard deviation of its logarithm
+# Curves beside that of a method. The learning rate in use: the loss is the rate, the metric the standard deviation of its
+# logarithm. At the end: accuracy in training and test, as loss and metric; and seconds by the clock on the wall, as the loss.
+RATE, ACCURACY, WALL = BESIDE = (": rate", ": accuracy", ": wall seconds")
 
 
 Problem = ConvexProblem | NetProblem
@@ -133,12 +136,14 @@ def curve(
     Each outcome of the method is a curve of its own; or those in `models` alone, a single one under the method's name.
 
     A run whose loss is not finite, or above the problem's limit, has diverged and ends. Seconds are those of the run
-    alone, without evaluations.
+    alone, without evaluations; for nets CPU seconds, which do not depend on what else the machine does.
     """
     shuffled = Shuffled(problem.data, template.batch_size, torch.Generator().manual_seed(template.seed))
     stream, limit, rows = CountedStream(shuffled, budget), problem.limit(), []
+    longest = budget / problem.parts if isinstance(problem, NetProblem) and spacing is None else math.inf
     with seeded(template.seed):  # some methods draw from the global generator
-        for run, seconds in stops(problem, method, stream, spacing or problem.spacing):
+        for run, clock in stops(problem, method, stream, (spacing or problem.spacing, longest)):
+            seconds = clock.cpu if isinstance(problem, NetProblem) else clock.wall
             now = replace(template, data_points=stream.points, products=run.products, seconds=float(f"{seconds:.4g}"))
             outcomes = run.models  # computed anew
             shown = {"": outcomes[models[0]]} if len(models) == 1 else {m: outcomes[m] for m in models or outcomes}
@@ -146,23 +151,41 @@ def curve(
             rows += [*found, *_learning_rate(run, now)]
             if not any(row.loss < limit for row in found):
                 break
+    if isinstance(problem, NetProblem):
+        rows += _at_the_end(problem, next(iter(shown.values())), now, clock)
     return rows
 
 
-def stops(problem: Problem, method: Method, stream: CountedStream, spacing: float) -> Iterator[tuple[Run, float]]:
-    """The run each time that enough was read since the last stop, and its seconds so far."""
-    began = time.perf_counter()
-    run = method(problem, stream)
-    seconds, mark = time.perf_counter() - began, 0.0
-    done = False
+@dataclass
+class Clock:
+    """Seconds spent within the block: by the clock on the wall, and of the processor."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Time the block."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.wall += time.perf_counter() - wall
+        self.cpu += time.process_time() - cpu
+
+
+def stops(
+    problem: Problem, method: Method, stream: CountedStream, spacing: tuple[float, float]
+) -> Iterator[tuple[Run, Clock]]:
+    """The run each time that enough was read since the last stop, as a factor or as a number of points, and its clock."""
+    clock, mark, done = Clock(), 0.0, False
+    with clock.running():
+        run = method(problem, stream)
     while not done:
-        began = time.perf_counter()
-        run.step()
-        seconds += time.perf_counter() - began
+        with clock.running():
+            run.step()
         done = stream.points + problem.price * run.products * stream.size >= stream.budget
         if stream.points >= mark or done:
-            mark = stream.points * spacing
-            yield run, seconds
+            mark = min(stream.points * spacing[0], stream.points + spacing[1])
+            yield run, clock
 
 
 def _evaluated(problem: Problem, model: nn.Module, now: Row, name: str) -> Row:
@@ -177,6 +200,12 @@ def _learning_rate(run: Run, now: Row) -> list[Row]:
     return [replace(now, method=now.method + RATE, loss=rounded(rate), metric=rounded(spread))] if rate > 0 else []
 
 
+def _at_the_end(problem: NetProblem, model: nn.Module, now: Row, clock: Clock) -> list[Row]:
+    """Accuracy, where there is one, and the clock on the wall."""
+    found = [(WALL, clock.wall, math.nan), *((ACCURACY, *both) for both in problem.accuracies(model))]
+    return [replace(now, method=now.method + name, loss=rounded(x), metric=y) for name, x, y in found]
+
+
 def ends(rows: Sequence[Row], budget: int = 0) -> list[Row]:
     """The rows at the end of a curve, one for each outcome."""
-    return [r for r in rows if r.data_points == rows[-1].data_points and not r.method.endswith(RATE)]
+    return [r for r in rows if r.data_points == rows[-1].data_points and not r.method.endswith(BESIDE)]

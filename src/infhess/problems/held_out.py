@@ -24,9 +24,7 @@ from infhess.problems.held_out_nets import (
     fine_tuned,
 )
 from infhess.problems.net_problems import (
-    DEEP,
     EVALUATED,
-    FULL,
     NetProblem,
     letters,
     mnist_images,
@@ -122,9 +120,3 @@ HELD_OUT: dict[str, NetProblem] = {
     "graph-net": NetProblem(GraphNet, graphs, batch=64, steps=800, seen=False),
     "fine-tuning": NetProblem(lambda: fine_tuned(*_digits()), mnist_images, batch=64, steps=400, seen=False),
 }
-
-
-@lru_cache(maxsize=1)
-def net_problem(name: str) -> NetProblem:
-    """By name, held out or not; its data is kept for the next run in this process."""
-    return {**DEEP, **FULL, **HELD_OUT}[name]

@@ -37,9 +37,10 @@ class NetProblem:
     l2: float = 0.0
     seen: bool = True
 
-    # Rows are written each time that so many times more points were read; methods average iterates by themselves.
+    # Rows are written each time that so many times more points were read, and at least so often in a run.
     spacing: ClassVar[float] = 2.0
-    averages: ClassVar[bool] = False
+    parts: ClassVar[int] = 8
+    averages: ClassVar[bool] = False  # methods average iterates by themselves
     price: ClassVar[float] = 2.5  # of a product with its graph, in gradients: more than it costs on any of these
 
     @cached_property
@@ -73,14 +74,26 @@ class NetProblem:
         """Only a net that is not finite is lost."""
         return math.inf
 
-    def _evaluated(self, model: nn.Module, data: Data) -> float:
-        mode = model.training
+    def accuracies(self, model: nn.Module) -> list[tuple[float, float]]:
+        """Of training and of test, as one pair; none where targets are not classes."""
+        if self.data[1].is_floating_point():
+            return []
+        train, test = (rounded(self._evaluated(model, data, hits)) for data in self.both)
+        return [(train, test)]
+
+    def _evaluated(self, model: nn.Module, data: Data, measure: Loss | None = None) -> float:
+        mode, measure = model.training, measure or self.loss_of
         parts = [t[:EVALUATED].split(500) for t in data]  # type: ignore[no-untyped-call]
         with torch.no_grad():
             model.eval()
-            total = sum(len(y) * float(self.loss_of(model(x), y)) for x, y in zip(*parts))
+            total = sum(len(y) * float(measure(model(x), y)) for x, y in zip(*parts))
             model.train(mode)
         return total / min(EVALUATED, len(data[0]))
+
+
+def hits(outputs: Tensor, y: Tensor) -> Tensor:
+    """The share of outputs whose largest logit is that of the class."""
+    return (outputs.argmax(-1) == y).double().mean()
 
 
 def rounded(x: float) -> float:

@@ -1,0 +1,126 @@
+"""Who is ahead of whom: what methods end with at each of their rates, and what it takes them to reach a goal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from statistics import fmean, median
+
+from infhess.bench.deep_baselines import COSINE, METHODS, NO_RATE, ROTATED
+from infhess.bench.deep_bench import EXPERIMENT, at_rate
+from infhess.harness import ACCURACY, BESIDE, Curves, Row
+from infhess.problems.net_problems import NetProblem
+from infhess.problems.net_sets import net_problem
+
+Cost = Callable[[Row], float]
+# By what runs are compared at their end: the rows, and a number that is to be low.
+MEASURES: dict[str, tuple[str, Cost]] = {
+    "objective": ("", lambda row: row.loss),
+    "test loss": ("", lambda row: row.metric),
+    "test error": (ACCURACY, lambda row: 1 - row.metric),
+}
+COSTS: dict[str, Cost] = {
+    "gradients": lambda row: row.data_points / row.batch_size + NetProblem.price * row.products,
+    "CPU seconds": lambda row: row.seconds,
+}
+MINE = ROTATED
+
+
+class Standings:
+    """Runs by problem, method and rate. A method is tuned for each measure by itself: the rate with the lowest mean."""
+
+    def __init__(self, rows: Sequence[Row], seeds: Sequence[int]) -> None:
+        self.curves = Curves([row for row in rows if row.experiment == EXPERIMENT and row.seed in seeds])
+        self.problems = list(dict.fromkeys(row.problem for row in self.curves.rows))
+        self.end = cache(self._end)
+
+    def runs(self, problem: str, title: str) -> list[list[Row]]:
+        """One list of rows per seed."""
+        return self.curves.runs(problem, title, net_problem(problem).batch)
+
+    def titles(self, problem: str) -> list[str]:
+        """Methods at their rates, as run."""
+        return [t for t in self.curves.methods(problem, net_problem(problem).batch) if not t.endswith(BESIDE)]
+
+    def peers(self, problem: str) -> list[str]:
+        """Methods that are not of infhess, each once."""
+        found = dict.fromkeys(method_of(title) for title in self.titles(problem))
+        return [m for m in found if not m.startswith("infhess")]
+
+    def _end(self, problem: str, title: str, measure: str) -> float:
+        """At the end, the mean over seeds; infinite where a run was lost, NaN where there is none."""
+        beside, value = MEASURES[measure]
+        runs = self.runs(problem, title + beside)
+        return fmean(value(run[-1]) for run in runs) if runs else math.nan
+
+    def measured(self, measure: str) -> list[str]:
+        """Problems for which it is defined."""
+        return [name for name in self.problems if not math.isnan(self.end(name, MINE, measure))]
+
+    def tuned(self, problem: str, method: str, measure: str = "objective") -> str:
+        """The method at its best rate."""
+        rates = [title for title in self.titles(problem) if method_of(title) == method]
+        return min(rates, key=lambda title: self.end(problem, title, measure), default=method)
+
+    def best(self, problem: str, measure: str, *, tuned: bool) -> str:
+        """The best of the peers, as they come or tuned."""
+        found = [self.tuned(problem, m, measure) if tuned else default_of(m) for m in self.peers(problem)]
+        known = [title for title in found if not math.isnan(self.end(problem, title, measure))]
+        return min(known, key=lambda title: self.end(problem, title, measure), default="")
+
+    def ratio(self, problem: str, measure: str, *, tuned: bool) -> float:
+        """What infhess ends with over the best of the peers."""
+        best = self.end(problem, self.best(problem, measure, tuned=tuned), measure)
+        mine = self.end(problem, MINE, measure)
+        return mine / best if best > 0 else 1.0 if mine == best else math.inf
+
+    def goals(self, problem: str) -> list[float]:
+        """What AdamW with warm-up and cosine at its best rate ends with, one for each seed."""
+        return [run[-1].loss for run in self.runs(problem, self.tuned(problem, COSINE))]
+
+    def cost(self, problem: str, title: str, of: str) -> float:
+        """Gradients or seconds to that objective, the median over seeds; infinite where most never have it."""
+        found = [reached(run, goal, COSTS[of]) for run, goal in zip(self.runs(problem, title), self.goals(problem))]
+        return median(found) if found else math.nan
+
+
+@cache
+def method_of(title: str) -> str:
+    """The method without its rate."""
+    return next(m for m in sorted(METHODS, key=len, reverse=True) if title == m or title.startswith(f"{m}, "))
+
+
+def default_of(method: str) -> str:
+    """The method at its default."""
+    return at_rate(method, METHODS[method].default or 0.0)
+
+
+def reached(run: Sequence[Row], goal: float, cost: Cost) -> float:
+    """The cost of the objective `goal`, between two rows by interpolation of its logarithm; infinite if it is never had."""
+    before: Row | None = None
+    for row in run:
+        if row.loss <= goal:
+            if before is None or before.loss <= row.loss or row.loss <= 0:
+                return cost(row)
+            share = math.log(before.loss / goal) / math.log(before.loss / row.loss)
+            return cost(before) + share * (cost(row) - cost(before))
+        before = row
+    return math.inf
+
+
+def slower_start(standings: Standings, problem: str, rival: str, share: float = 0.05) -> bool:
+    """Whether infhess is behind a rival at some time from this share of the run on, at equal work, in most seeds."""
+    pairs = zip(standings.runs(problem, MINE), standings.runs(problem, rival))
+    votes = [any(_behind(mine, other, share)) for mine, other in pairs]
+    return sum(votes) * 2 > len(votes)
+
+
+def _behind(mine: Sequence[Row], other: Sequence[Row], share: float) -> Iterator[bool]:
+    work = COSTS["gradients"]
+    for row in other:
+        if work(row) >= share * work(other[-1]):
+            yield reached(mine, row.loss, work) > work(row)
+
+
+__all__ = ["COSTS", "MEASURES", "MINE", "NO_RATE", "Standings", "default_of", "method_of", "reached", "slower_start"]

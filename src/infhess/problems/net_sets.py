@@ -1,0 +1,38 @@
+"""Nets by name: sets of problems, and longer runs of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from infhess.problems.final import FINAL
+from infhess.problems.held_out import HELD_OUT
+from infhess.problems.net_problems import DEEP, FULL, NetProblem
+
+# By what development saw: its own problems; those that were looked at once; and those that are run when the rule is frozen.
+SETS: dict[str, dict[str, NetProblem]] = {"development": DEEP, "full width": FULL, "held-out": HELD_OUT, "final": FINAL}
+TIMES = " ×"
+
+
+def longer(name: str, length: int) -> str:
+    """The name of a problem with so many times its steps."""
+    return name if length == 1 else f"{name}{TIMES}{length}"
+
+
+def base(name: str) -> tuple[str, int]:
+    """The problem's own name, and its length."""
+    found, _, length = name.partition(TIMES)
+    return found, int(length or 1)
+
+
+def set_of(name: str) -> str:
+    """The set that a problem is in."""
+    return next(title for title, problems in SETS.items() if base(name)[0] in problems)
+
+
+@lru_cache(maxsize=1)
+def net_problem(name: str) -> NetProblem:
+    """By name; its data is kept for the next run in this process."""
+    own, length = base(name)
+    problem = SETS[set_of(name)][own]
+    return replace(problem, steps=length * problem.steps)

@@ -82,11 +82,14 @@ def probe_rows(template: Row, threads: int, scaling: str, width: float) -> list[
     with on_threads(threads):
         net = NoiseNet(template.seed, width)
         opt = RateFree(net.params, scaling=scaling, lr=RATE)
-        pairs = [(_probing(net, opt, probe=True), _probing(net, opt, probe=False)) for _ in range(REPEATS + 2)][2:]
-        gradient = median(timed(net.gradient) for _ in range(REPEATS))
-        extra = median(a - b for a, b in pairs)
+        times = [
+            (_probing(net, opt, probe=True) - _probing(net, opt, probe=False), timed(net.gradient))
+            for _ in range(2 * REPEATS + 2)
+        ][2:]
         copies = {points: _copies(net, opt, points) for points in (2, BATCH)}
-    measured = {f"probe, {scaling} / gradient": extra / gradient}
+    extra = median(seconds for seconds, _ in times)
+    # Of times one after the other: the machine may be slower at one time than at another.
+    measured = {f"probe, {scaling} / gradient": median(seconds / gradient for seconds, gradient in times)}
     # Activations of the graph grow with the batch, and are most of it with many points.
     measured |= {f"probe, {scaling}: memory / parameters, {n} points": value for n, value in copies.items()}
     return [replace(template, method=name, seconds=extra, metric=metric) for name, metric in measured.items()]

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
+from infhess.curvature.convolutions import DIMENSIONS, convolve
 from infhess.curvature.local import DoubleBackwardError, HessianLocal, Local, check_twice_differentiable
 from infhess.curvature.untouched import TwiceDifferentiable, Watch, twice_differentiable
 
@@ -104,7 +105,8 @@ class TrainingPass(TorchFunctionMode):
         if func is Tensor.backward:
             return self._backward(*args, **kwargs)
         self._count_rows(args)
-        return TwiceDifferentiable.call(func, args, kwargs)
+        found = convolve(func, args, kwargs) if func in DIMENSIONS else None
+        return TwiceDifferentiable.call(func, args, kwargs) if found is None else found
 
     def _backward(
         self,

@@ -26,7 +26,7 @@ from infhess.optim.averaging.averaged import Group, Loss
 from infhess.optim.joining import probing
 from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.live import length_of, live, plain
-from infhess.optim.rate.probe import Probe, Reading
+from infhess.optim.rate.probe import Probe, Reading, dot
 from infhess.optim.rate.prober import Prober
 from infhess.optim.reports import Rate, RateReport
 from infhess.optim.scalings import SCALINGS
@@ -211,18 +211,18 @@ class RateFree(Stepping):
         self._rate_state.measure(sharded.length_of([(g, probe.params)]) / max(numbers, 1) ** 0.5)
         groups = {p: group for group in self.param_groups for p in group["params"]}
 
+        def known(i: int) -> tuple[dict[str, Any], float, float, Tensor]:
+            p = probe.params[i]
+            return self._own(p), groups[p]["betas"][1], self._eps(groups[p]), self._seen_by_scaling(g[i], p)
+
         def scaled(i: int, x: Tensor) -> Tensor:
             p = probe.params[i]
-            d = self._scaling.ahead(
-                self._own(p),
-                groups[p]["betas"][1],
-                self._eps(groups[p]),
-                self._seen_by_scaling(g[i], p),
-                self._seen_by_scaling(x, p),
-            )
-            return self._seen_by_step(d, p)
+            return self._seen_by_step(self._scaling.ahead(*known(i), self._seen_by_scaling(x, p)), p)
 
-        reading = probe.read(g, scaled)
+        def form(i: int, x: Tensor, y: Tensor) -> float:
+            return dot(*self._scaling.paired(*known(i), x, y))
+
+        reading = probe.read(g, scaled, form) if isinstance(probe, Probe) else probe.read(g, scaled)
         if probe.norms is not None:
             self._norms = probe.norms
         return reading

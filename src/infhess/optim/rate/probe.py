@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from infhess.curvature.local import Local
 from infhess.curvature.training_pass import TrainedHessian
 
 Scaled = Callable[[int, Tensor], Tensor]  # D x of parameter i
-Form = Callable[[list[Tensor], list[Tensor]], float]  # xᵀDy
+Form = Callable[[int, Tensor, Tensor], float]  # xᵀDy of parameter i
 
 
 class Reading(NamedTuple):
@@ -80,21 +80,23 @@ class Probe:
         self._agreed(of_this_process)
         return self._mean(sums, len(self.pieces))
 
-    def read(self, g: Sequence[Tensor], scaled: Scaled) -> Reading:
+    def read(self, g: Sequence[Tensor], scaled: Scaled, form: Form | None = None) -> Reading:
         """Along Dg, with g the gradient of the coming step and D its scaling; h = HDg is scaled as g is.
 
         √(gᵀDg/hᵀDh) needs no sign of gᵀDHDg, which changes often early on. Scaling the loss does not change it, and it scales
         as w does. Lists of tensors throughout: the peak is three copies of the parameters.
         """
         p = [scaled(i, x) for i, x in enumerate(g)]
-        along, gradient, direction = total(g, p), norm(g), norm(p)
+        squares, along, scaled_squares = inner_products(g, p)
+        gradient, direction = math.sqrt(squares), math.sqrt(scaled_squares)
         if not (0 < along < math.inf):
             return Reading(gradient, direction, math.nan)
         vectors = [shaped(x, w) for x, w in zip(p, self.params)]
         del p
         products, own = self.measure(vectors)
         del vectors
-        across = self.across(products, lambda x, y: sum(dot(a, scaled(i, b)) for i, (a, b) in enumerate(zip(x, y))))
+        inner = form or (lambda i, x, y: dot(x, scaled(i, y)))
+        across = self.across(products, lambda x, y: sum(inner(i, a, b) for i, (a, b) in enumerate(zip(x, y))))
         across *= self.factor(g, own) ** 2
         if not 0 < across < math.inf:
             return Reading(gradient, direction, math.nan)
@@ -130,7 +132,7 @@ class Probe:
             sums = list(torch._foreach_div(sums, divisor))
         return [mean_over_processes(x.clone()) for x in sums] if world_size() > 1 else sums
 
-    def across(self, products: list[list[Tensor]], form: Form) -> float:
+    def across(self, products: list[list[Tensor]], form: Callable[[list[Tensor], list[Tensor]], float]) -> float:
         """hᵀDh of the whole step. Of micro-batches in part: what two of them share, and the noise of so many.
 
         E h₁ᵀDh₂ is free of noise, and the mean of k has a k-th of the noise that E hᵢᵀDhᵢ has beyond it.
@@ -147,10 +149,10 @@ class Probe:
         |g|/|own| where both are of the same batches, also if dropout drew another mask. Where g is of more batches,
         |g|²/⟨g, own⟩: noise that has averaged out in g then does not count as a factor.
         """
-        size, shared, squares = norm(g), total(g, own), total(own, own)
+        size, shared, squares = inner_products(g, own)
         if shared > 0 and not (self.whole and all(piece.source.split for piece in self.pieces)):
-            return size**2 / shared
-        return size / math.sqrt(squares) if squares > 0 else 1.0
+            return size / shared
+        return math.sqrt(size / squares) if squares > 0 else 1.0
 
     def _agreed(self, of_this_process: Callable[[], None]) -> None:
         """What each process computes alone; where it fails in one of them, it fails in all."""
@@ -175,18 +177,23 @@ PIECE = 2**14
 def dot(a: Tensor, b: Tensor) -> float:
     """In double precision: squares of single precision overflow where the numbers themselves do not."""
     small = small_dtype(a.device)
-    pieces = zip(torch.split(a.reshape(-1), PIECE), torch.split(b.reshape(-1), PIECE))
-    return sum(float(torch.dot(x.to(small), y.to(small))) for x, y in pieces)
+    return sum(float(torch.dot(x.to(small), y.to(small))) for x, y in _pieces(a, b))
 
 
-def total(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    """Σ of the dot products of pairs."""
-    return sum(dot(x, y) for x, y in zip(a, b))
+def inner_products(a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[float, float, float]:
+    """aᵀa, aᵀb and bᵀb of two lists of tensors, each as one vector; each number is converted once."""
+    found = [_three(*pair) for x, y in zip(a, b) for pair in _pieces(x, y)]
+    aa, ab, bb = (sum(values) for values in zip(*found)) if found else (0.0, 0.0, 0.0)
+    return aa, ab, bb
 
 
-def norm(a: Sequence[Tensor]) -> float:
-    """The length of all these tensors as one vector."""
-    return math.sqrt(total(a, a)) if a else 0.0
+def _three(x: Tensor, y: Tensor) -> tuple[float, float, float]:
+    x, y = x.to(small_dtype(x.device)), y.to(small_dtype(y.device))
+    return float(torch.dot(x, x)), float(torch.dot(x, y)), float(torch.dot(y, y))
+
+
+def _pieces(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(torch.split(a.reshape(-1), PIECE), torch.split(b.reshape(-1), PIECE))
 
 
 def _plain(x: Tensor) -> Tensor:

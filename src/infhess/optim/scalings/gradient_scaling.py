@@ -43,6 +43,10 @@ class GradientScaling(ABC):
     def ahead(self, own: Own, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
         """D x, with D as the coming step will have it with the gradient g."""
 
+    def paired(self, own: Own, beta: float, eps: float, g: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Two tensors whose dot product is xᵀDy, with the same D."""
+        return x, self.ahead(own, beta, eps, g, y)
+
     @abstractmethod
     def directions(
         self, owns: Sequence[Own], ages: Sequence[float], beta: float, eps: float, grads: list[Tensor]

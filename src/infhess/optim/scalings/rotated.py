@@ -87,12 +87,17 @@ class RotatedScaling(GradientScaling):
 
     def ahead(self, own: Own, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
         """0 before the bases are known."""
+        return back(own, self.paired(own, beta, eps, g, x, x)[1])
+
+    def paired(self, own: Own, beta: float, eps: float, g: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """In rotated coordinates: dot products are the same there, and nothing is turned back."""
         count = float(own["step"])
         if not count:
-            return torch.zeros_like(x)
-        if not _rotated(own):
-            return divided(own[SQUARES], count, beta, eps, g, x)
-        return back(own, divided(own[SQUARES], count, beta, eps, forth(own, g), forth(own, x)))
+            return x, torch.zeros_like(y)
+        turned = forth(own, g)
+        a = turned if x is g else forth(own, x)
+        b = turned if y is g else a if y is x else forth(own, y)
+        return a, divided(own[SQUARES], count, beta, eps, turned, b)
 
     def directions(
         self, owns: Sequence[Own], ages: Sequence[float], beta: float, eps: float, grads: list[Tensor]

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from infhess.bench.published import Cdat
@@ -55,6 +55,27 @@ class RateFreeRun(Training):
         """In use, and the standard deviation of its logarithm."""
         found = self.optimizer.rate
         return found.value, found.std / found.value
+
+
+class RateFreeByDifferences(RateFreeRun):
+    """`step(closure)`, as where second derivatives are out of reach: each probe is a second run of the closure."""
+
+    def __init__(self, problem: Problem, stream: CountedStream, scaling: str) -> None:
+        super().__init__(problem, stream, scaling)
+        self.optimizer._rate_state.differences = 1.0
+
+    def step(self) -> None:
+        """One batch, one step."""
+        batch, before = next(self.stream), self.optimizer.report
+
+        def closure() -> Tensor:
+            self.optimizer.zero_grad()
+            loss = self.loss(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        self.optimizer.step(closure)
+        self.count(self.optimizer.report if self.optimizer.report is not before else None)
 
 
 class Refreshed(ScheduleFree):
@@ -214,6 +235,7 @@ def observed(rate: float, base: str) -> Method:
 
 NO_RATE, ADAM, SGD, SCHEDULE_FREE, PAPER = "infhess, no learning rate", "Adam", "sgd", "schedule-free AdamW", "paper"
 ROTATED, COSINE = f"{NO_RATE}, rotated", "AdamW, warm-up and cosine"
+NAMED = {NO_RATE: "diagonal", ROTATED: "kronecker"}
 AROUND = {base: f"infhess, online {base}" for base in BASES}
 RANKED = f"{AROUND['sgd']}, rank {RANK} per layer"
 
@@ -257,8 +279,8 @@ def _around(make: Make, default: float, package: str = "") -> Baseline:
 
 
 METHODS: dict[str, Baseline] = {
-    NO_RATE: _net(fixed(partial(RateFreeRun, scaling="diagonal"))),
-    ROTATED: _net(fixed(partial(RateFreeRun, scaling="kronecker"))),
+    **{name: _net(fixed(partial(RateFreeRun, scaling=s))) for name, s in NAMED.items()},
+    **{f"{name}, differences": _net(fixed(partial(RateFreeByDifferences, scaling=s))) for name, s in NAMED.items()},
     **{AROUND[base]: _net(partial(observed, base=base), (), 1e-2) for base in BASES},
     RANKED: _net(fixed(Ranked)),
     SGD: _net(methods.sgd, (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), 1e-3),

@@ -45,22 +45,25 @@ def main(
 
 @app.command()
 def demo(out: Out = Path("runs/demo"), seed: Seed = 0, fresh: Fresh = False) -> None:
-    """Tell 3 from 5: sgd with the best of nine rates against infhess with none. Less than a minute.
+    """A convex problem, a net, and the net's sharpness with error bars: a figure and three tables within a minute.
 
     Example: `infhess demo --seed 3 --out runs/demo-3`
     """
     with remedies():
         from infhess.cli import show
         from infhess.experiments import demo as experiment
+        from infhess.experiments import plots
         from infhess.harness.rows import RowFile
 
+        plots.require("matplotlib", "sklearn")
         file = RowFile(out, fresh=fresh, seed=seed)
         rows = [row for row in file.rows if row.experiment == experiment.EXPERIMENT]
         if not rows:
             with show.progress("training"):
                 rows = list(experiment.rows(seed))
             file.add(rows)
-        figure = experiment.figure(rows, out / "demo.png")
+        figure = experiment.figure(rows, out / "demo.png", out / "demo.svg")
+        experiment.summary(rows, out / "summary.md")
         show.demo(rows)
         typer.echo(f"\nrows: {file.path}\nfigure: {figure}")
 

@@ -65,19 +65,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def demo(rows: Sequence[Row]) -> None:
-    """Data points to each gap: sgd with its best rate, and infhess."""
-    from infhess.experiments.demo import GAPS, ONLINE, best_rate, reached
+    """A table for each part, what one sees there, and what to run next."""
+    from infhess.experiments.demo import NEXT, tables
 
-    lines = []
-    for method, title in ((best_rate(rows), "sgd, the best rate for each"), (ONLINE, f"{ONLINE}: no rate")):
-        last = [r for r in rows if r.method == method][-1]
-        shown = ["–" if points is None else f"{points:,}" for points in reached(rows, online=method == ONLINE)]
-        lines.append([title, *shown, f"{last.loss:.1e}", f"{100 * last.metric:.1f} %", str(last.products)])
-    columns = ["method", *(f"to {gap:g}" for gap in GAPS), "gap at the end", "accuracy", "products"]
-    table(f"{rows[0].problem}: data points read", columns, lines)
-    console().print(
-        f"The rates of sgd are the best of nine, whose runs read {9 * rows[-1].data_points:,} points; infhess has none."
-    )
+    for title, (head, *lines), seen in tables(rows):
+        table(title, head, lines)
+        print(f"{seen}\n")
+    print(NEXT)
 
 
 def claims(found: Sequence[Claim]) -> None:

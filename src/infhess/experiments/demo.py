@@ -1,26 +1,38 @@
-"""The demo: scikit-learn's digits, 3 against 5: sgd with the best of nine rates, and infhess with none."""
+"""The demo on scikit-learn's digits: a convex problem, a net, and the net's sharpness with error bars, on one figure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from infhess.bench.deep_baselines import RateFreeRun
+from infhess.curvature import Hessian
 from infhess.data import digits
 from infhess.experiments import plots
-from infhess.harness import AVERAGED, Row, curve, online, sgd
+from infhess.harness import AVERAGED, RATE, Cells, Problem, Row, Run, curve, markdown, online, sgd, write
+from infhess.harness.methods import adam
 from infhess.problems.convex_problems import ConvexProblem, logistic
 from infhess.problems.features import constant, signs
+from infhess.problems.net_problems import NetProblem
+from infhess.problems.nets import mlp
+from infhess.problems.shuffled import CountedStream, Data, Shuffled
+from infhess.spectra import spectrum
 
-EXPERIMENT, PROBLEM, BATCH, POINTS, L2 = "demo", "digits 3 against 5", 32, 22_000, 1e-4
-RATES = tuple(10 ** (i / 2) for i in range(-5, 4))
-ONLINE = "infhess, online"
+EXPERIMENT, CONVEX, NET, SHARPNESS = "demo", "digits 3 against 5", "a net on digits", "sharpness of that net"
+INFHESS = "infhess, no learning rate"
+BATCH, POINTS, L2, NET_L2 = 32, 22_000, 1e-4, 1e-3
+SGD_RATES = tuple(10 ** (i / 2) for i in range(-5, 4))
+ADAM_RATES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+STEPS, TOP, SPACING = 600, 5, 1.25
 GAPS = (1e-1, 1e-2, 1e-3)
 
 
-def problem() -> ConvexProblem:
+def convex_problem() -> ConvexProblem:
     """Logistic regression with a little regularisation: 365 images of 8×8 pixels and a constant."""
     images, labels = digits()
     keep = (labels == 3) | (labels == 5)
@@ -28,38 +40,198 @@ def problem() -> ConvexProblem:
     return ConvexProblem(data, logistic, L2, test=data)
 
 
+def images() -> tuple[Data, Data]:
+    """All ten digits: 1,400 images to train on, 397 to test on."""
+    x, y = digits()
+    x = x.reshape(-1, 64).float() / 16
+    return (x[:1400], y[:1400]), (x[1400:], y[1400:])
+
+
+def net_problem() -> NetProblem:
+    """1,210 weights: few enough for the exact Hessian to be at hand."""
+    return NetProblem(lambda: nn.Sequential(*mlp(64, 16, 10)), images, batch=BATCH, steps=STEPS, l2=NET_L2)
+
+
 def rows(seed: int) -> Iterator[Row]:
-    """A curve for each rate of sgd, and infhess: the gap of the iterates' average, and its accuracy."""
-    data = problem()
+    """All three parts."""
+    yield from _convex(seed)
+    yield from _net(seed)
+
+
+def _convex(seed: int) -> Iterator[Row]:
+    """The gap of the iterates' average, and its accuracy: sgd at nine rates, and infhess."""
+    data = convex_problem()
     best, start = data.value(data.solved()), data.value(data.model())
-    methods = {f"sgd, rate {rate:.2g}": sgd(rate) for rate in RATES} | {ONLINE: online()}
+    methods = {f"sgd, rate {rate:.2g}": sgd(rate) for rate in SGD_RATES} | {INFHESS: online()}
     for name, method in methods.items():
-        for row in curve(data, method, Row(EXPERIMENT, PROBLEM, name, seed, BATCH), POINTS, (AVERAGED,)):
+        for row in curve(data, method, Row(EXPERIMENT, CONVEX, name, seed, BATCH), POINTS, (AVERAGED,)):
             yield replace(row, loss=(row.loss - best) / (start - best))
 
 
-def best_rate(found: Sequence[Row]) -> str:
-    """The rate of sgd that ends nearest to the optimum."""
-    last = {r.method: r.loss for r in found if r.method != ONLINE}
-    return min(last, key=lambda method: last[method] if last[method] == last[method] else float("inf"))
+class Remembered:
+    """A method that keeps its run, for what comes after training."""
+
+    run: RateFreeRun
+
+    def __call__(self, problem: Problem, stream: CountedStream) -> Run:
+        """Begin."""
+        self.run = RateFreeRun(problem, stream, scaling="kronecker")
+        return self.run
 
 
-def reached(found: Sequence[Row], *, online: bool) -> list[int | None]:
-    """Data points read when the gap first fell below each of GAPS; by sgd with the rate that is the best for that gap."""
-    mine = [r for r in found if (r.method == ONLINE) is online]
-    return [min((r.data_points for r in mine if r.loss < gap), default=None) for gap in GAPS]
+def _net(seed: int) -> Iterator[Row]:
+    """Training and test loss: Adam at five rates, and infhess; then the sharpness of what infhess found."""
+    problem, mine = net_problem(), Remembered()
+    methods = {f"Adam, rate {rate:g}": adam(rate) for rate in ADAM_RATES} | {INFHESS: mine}
+    for name, method in methods.items():
+        template = Row(EXPERIMENT, NET, name, seed, BATCH)
+        yield from curve(problem, method, template, BATCH * STEPS, ("",), SPACING)
+    yield from _sharpness(problem, mine.run.models[""], seed)
 
 
-def figure(rows: Sequence[Row], path: Path) -> Path:
-    """The gap against data points read: all rates of sgd, its best one, and infhess."""
-    best, (fig, ax) = best_rate(rows), plots.figure()
-    for method in dict.fromkeys(r.method for r in rows):
-        x, y = zip(*((r.data_points, max(r.loss, 1e-12)) for r in rows if r.method == method))
-        known = {best: (plots.ORANGE, f"{best}, the best of nine"), ONLINE: (plots.BLUE, ONLINE)}
+def _sharpness(problem: NetProblem, model: nn.Module, seed: int) -> Iterator[Row]:
+    """The largest eigenvalues from mini-batches with 95 % intervals, and the exact ones of all the data."""
+    loss, g = problem.loss(model), torch.Generator().manual_seed(seed)
+    source = Hessian(loss, model.parameters(), Shuffled(problem.data, BATCH, g))
+    found = spectrum(source, TOP, generator=g)
+    low, high = found.interval(0.95)
+    exact = eigenvalues(Hessian(loss, model.parameters(), [problem.data]))
+    for name, values in (("value", found.values), ("low", low), ("high", high), ("exact", exact)):
+        for i, value in enumerate(values.tolist()[:TOP]):
+            template = Row(EXPERIMENT, f"{SHARPNESS}/eigenvalue-{i + 1}", name, seed, BATCH, metric=value)
+            yield replace(template, data_points=found.data_points, products=found.products)
+
+
+def eigenvalues(source: Hessian) -> Tensor:
+    """All of them, descending, from the whole matrix."""
+    matrix = torch.stack([source.matvec(unit) for unit in torch.eye(source.size)])
+    values: Tensor = torch.linalg.eigvalsh((matrix + matrix.T) / 2).flip(0)
+    return values
+
+
+def of(found: Sequence[Row], problem: str) -> dict[str, list[Row]]:
+    """Curves of a problem by method; the learning rate over time is left out."""
+    curves: dict[str, list[Row]] = {}
+    for row in found:
+        if row.problem == problem and not row.method.endswith(RATE):
+            curves.setdefault(row.method, []).append(row)
+    return curves
+
+
+def best(curves: dict[str, list[Row]]) -> str:
+    """The method with a learning rate that ends lowest."""
+    ends = {method: run[-1].loss for method, run in curves.items() if method != INFHESS}
+    return min(ends, key=lambda method: ends[method] if ends[method] == ends[method] else float("inf"))
+
+
+def reached(runs: Sequence[Sequence[Row]]) -> list[int | None]:
+    """Data points read when the gap first fell below each of GAPS, by the run that is the best for that gap."""
+    return [min((r.data_points for run in runs for r in run if r.loss < gap), default=None) for gap in GAPS]
+
+
+def intervals(found: Sequence[Row]) -> dict[str, list[float]]:
+    """Of the eigenvalues: value, low, high, exact."""
+    rows = [r for r in found if r.problem.startswith(SHARPNESS)]
+    return {name: [r.metric for r in rows if r.method == name] for name in ("value", "low", "high", "exact")}
+
+
+def tables(found: Sequence[Row]) -> list[tuple[str, Cells, str]]:
+    """For each part: its title, a table, and a sentence on what one sees."""
+    return [_convex_table(of(found, CONVEX)), _net_table(of(found, NET)), _sharpness_table(found)]
+
+
+def _convex_table(curves: dict[str, list[Row]]) -> tuple[str, Cells, str]:
+    others = [run for method, run in curves.items() if method != INFHESS]
+    lines = [["method", *(f"to {gap:g}" for gap in GAPS), "gap at the end"]]
+    for title, runs, end in (
+        (f"sgd, best of {len(others)} rates", others, curves[best(curves)]),
+        (INFHESS, [curves[INFHESS]], curves[INFHESS]),
+    ):
+        shown = ["never" if points is None else f"{points:,}" for points in reached(runs)]
+        lines.append([title, *shown, f"{end[-1].loss:.1e}"])
+    mine, theirs = (reached(runs)[-1] for runs in ([curves[INFHESS]], others))
+    title = f"A convex problem: {CONVEX}, data points read to a gap"
+    return title, lines, _convex_sentence(mine, theirs, len(others))
+
+
+def _convex_sentence(mine: int | None, theirs: int | None, rates: int) -> str:
+    if mine is None:
+        return f"infhess did not come within {GAPS[-1]:g} of the optimum."
+    sgd = f"after {theirs:,}" if theirs else "not at all"
+    there = f"within {GAPS[-1]:g} of the optimum after {mine:,} data points"
+    return f"infhess is {there}; sgd, with the best of {rates} rates, {sgd}."
+
+
+def _net_table(curves: dict[str, list[Row]]) -> tuple[str, Cells, str]:
+    lines = [["method", "training loss at the end", "test loss"]]
+    lines += [[method, f"{run[-1].loss:.3g}", f"{run[-1].metric:.3g}"] for method, run in curves.items()]
+    mine, theirs = (curves[m][-1].loss for m in (INFHESS, best(curves)))
+    place = "below" if mine < theirs else "above"
+    seen = f"With nothing to set, infhess ends {place} the best of {len(curves) - 1} learning rates of Adam."
+    return f"{NET[0].upper()}{NET[1:]}: loss after the same number of gradients", lines, seen
+
+
+def _sharpness_table(found: Sequence[Row]) -> tuple[str, Cells, str]:
+    v = intervals(found)
+    lines = [["eigenvalue", "from mini-batches", "95 % interval", "exact"]]
+    for i, (value, low, high, exact) in enumerate(zip(v["value"], v["low"], v["high"], v["exact"]), 1):
+        lines.append([str(i), f"{value:.3g}", f"{low:.3g} … {high:.3g}", f"{exact:.3g}"])
+    inside = sum(low <= e <= high for low, e, high in zip(v["low"], v["exact"], v["high"]))
+    seen = f"{inside} of {len(lines) - 1} intervals hold the exact eigenvalue of the Hessian over all the data."
+    return f"{SHARPNESS[0].upper()}{SHARPNESS[1:]}: the largest eigenvalues of its Hessian", lines, seen
+
+
+NEXT = """What to run next, in your own code and on your own data:
+  opt = infhess.RateFree(model.parameters())          a net, with no learning rate to set
+  infhess.minimize(loss, params, batches)             a convex problem, in one call
+  infhess spectrum MODULE:FUNCTION                    the sharpness of your own net, with error bars
+  infhess bench deep --quick                          beside twelve other optimizers"""
+
+
+def summary(found: Sequence[Row], path: Path) -> Path:
+    """The tables in Markdown."""
+    parts = [f"**{title}**\n\n{markdown(cells)}\n{seen}\n" for title, cells, seen in tables(found)]
+    return write(path, "\n".join(parts))
+
+
+def figure(found: Sequence[Row], *paths: Path) -> Path:
+    """Three panels; the same drawing in the format of each path."""
+    fig, axes = plots.figure(11.0, 3.7, ncols=3)
+    _curves(axes[0], of(found, CONVEX), lambda r: r.data_points, floor=1e-12)
+    axes[0].set(xscale="log", yscale="log", ylim=(1e-6, 2), xlabel="data points read", ylabel="gap to the optimum")
+    axes[0].set_title(f"Convex: {CONVEX}", loc="left")
+    _curves(axes[1], of(found, NET), lambda r: r.data_points / BATCH)
+    axes[1].set(xscale="log", yscale="log", ylim=(0.08, 4), xlabel="steps", ylabel="training loss")
+    axes[1].set_title(f"Net: {net_weights():,} weights, ten digits", loc="left")
+    _bars(axes[2], intervals(found))
+    for ax in axes:
+        ax.legend(frameon=False)
+    return plots.save(fig, *paths)
+
+
+def net_weights() -> int:
+    """How many."""
+    return sum(p.numel() for p in net_problem().model().parameters())
+
+
+def _curves(ax: Any, curves: dict[str, list[Row]], x: plots.Value, floor: float = 0.0) -> None:
+    """All learning rates faintly, the best of them and infhess in full."""
+    known = {
+        best(curves): (plots.ORANGE, f"{best(curves)}, the best of {len(curves) - 1}"),
+        INFHESS: (plots.BLUE, INFHESS),
+    }
+    for method, run in curves.items():
         colour, label = known.get(method, (plots.GREY, None))
-        ax.plot(x, y, color=colour, label=label, linewidth=2 if label else 0.8, alpha=1.0 if label else 0.6)
-    ax.set(xscale="log", yscale="log", ylim=(1e-6, 2))
-    ax.set(xlabel="data points read", ylabel="gap to the optimum (L − L*)/(L₀ − L*)")
-    ax.set_title(f"Logistic regression, {rows[0].problem}", loc="left")
-    ax.legend(frameon=False)
-    return plots.save(fig, path)
+        style = {"linewidth": 2 if label else 0.8, "alpha": 1.0 if label else 0.6}
+        ax.plot([x(r) for r in run], [max(r.loss, floor) for r in run], color=colour, label=label, **style)
+
+
+def _bars(ax: Any, v: dict[str, list[float]]) -> None:
+    places = range(1, len(v["value"]) + 1)
+    bars = [[m - lo for m, lo in zip(v["value"], v["low"])], [hi - m for m, hi in zip(v["value"], v["high"])]]
+    ax.errorbar(
+        places, v["value"], bars, fmt="o", color=plots.BLUE, capsize=4, label="from mini-batches, 95 % interval"
+    )
+    ax.plot(places, v["exact"], "x", color=plots.ORANGE, markersize=8, label="exact")
+    ax.set(xlabel="eigenvalue of the Hessian", ylabel="curvature", ylim=(0, None), xticks=list(places))
+    ax.set_title("Sharpness of that net", loc="left")

@@ -25,11 +25,12 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def require() -> None:
-    """An error that names the remedy where figures and reports cannot be made."""
-    for package in ("matplotlib", "jinja2"):
-        if importlib.util.find_spec(package) is None:
-            raise ValueError(f"figures and reports need {package}; install it with: pip install 'infhess[experiments]'")
+def require(*packages: str) -> None:
+    """An error that names the remedy where a package is not installed; by default those of figures and reports."""
+    missing = [p for p in packages or ("matplotlib", "jinja2") if importlib.util.find_spec(p) is None]
+    if missing:
+        names = " and ".join(missing).replace("sklearn", "scikit-learn")
+        raise ValueError(f"this command needs {names}; install it with: pip install 'infhess[experiments]'")
 
 
 def figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Any, Any]:
@@ -48,15 +49,16 @@ def figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[An
     return figure, axes
 
 
-def save(figure: Any, path: Path) -> Path:
-    """Write the figure in the format of the path's ending, whole or not at all."""
+def save(figure: Any, *paths: Path) -> Path:
+    """Write the figure in the format of each path's ending, whole or not at all; returns the first."""
     from matplotlib import pyplot, rc_context
 
-    svg = path.suffix == ".svg"
-    with atomic(path) as temporary, rc_context({"svg.hashsalt": path.stem}):  # ids differ between figures of a page
-        figure.savefig(temporary, dpi=150, metadata={"Date": None} if svg else None)
+    for path in paths:
+        svg = path.suffix == ".svg"
+        with atomic(path) as temporary, rc_context({"svg.hashsalt": path.stem}):  # ids differ between figures of a page
+            figure.savefig(temporary, dpi=150, metadata={"Date": None} if svg else None)
     pyplot.close(figure)
-    return path
+    return paths[0]
 
 
 @dataclass(frozen=True)

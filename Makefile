@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export NO_MKDOCS_2_WARNING := 1
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test test-long check format readme docs docs-serve clean
+.PHONY: demo test test-long check format docs docs-serve clean
 
 demo: .venv/.demo
 	$(BIN)/infhess demo
@@ -51,9 +51,6 @@ docs-serve: .venv/.docs
 .venv/.docs: .venv/.dev
 	$(PIP) install -e '.[docs]'
 	@touch $@
-
-readme: .venv/.dev
-	$(BIN)/python tools/readme.py
 
 clean:
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache

@@ -22,7 +22,14 @@ Policy: TypeAlias = Callable[[Posterior, Tensor, Tensor], Tensor | None]
 
 
 class State(NamedTuple):
-    """What is known after a step: the posterior, the unit direction just looked along and its product, products so far."""
+    """What is known after a step: the posterior, the unit direction just looked along and its product, products so far.
+
+    >>> import torch, infhess
+    >>> source = infhess.Products(torch.diag(torch.arange(1.0, 5.0)), gradient=lambda: torch.ones(4))
+    >>> states = list(infhess.infer_steps(source, steps=2))
+    >>> [(s.step, s.products, round(float(s.direction.norm()), 3)) for s in states]
+    [(0, 1, 1.0), (1, 2, 1.0)]
+    """
 
     step: int
     posterior: Posterior
@@ -40,7 +47,16 @@ def infer_steps(
     prior: Prior | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[State]:
-    """`infer`, one state at a time."""
+    """`infer`, one state at a time.
+
+    >>> import torch, infhess
+    >>> source = infhess.Products(torch.diag(torch.arange(1.0, 5.0)), gradient=lambda: torch.ones(4))
+    >>> for state in infhess.infer_steps(source, steps=16):
+    ...     if state.posterior.eigh(1).values[0] > 3.9:  # a stop rule of one's own
+    ...         break
+    >>> state.products
+    3
+    """
     source, steps = as_source(source, generator), count(steps, "steps")
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")

@@ -40,6 +40,16 @@ class BatchSource(Source):
 
     Where several processes were started by `torch.distributed`, their sources are one: each takes products of its own batches,
     all have the mean, and all have to call the same, with the same seeds. `source.pooled = False` keeps one to its process.
+
+    >>> import torch, infhess
+    >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
+    >>> batches = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])]
+    >>> source = infhess.Hessian(lambda x: (x @ w).square().mean() / 2, [w], batches)  # a `BatchSource`
+    >>> source.matvec(torch.ones(2)).tolist(), source.matvec(torch.ones(2)).tolist()  # of the first batch, of the second
+    ([1.0, 0.0], [0.0, 4.0])
+    >>> source.products, source.data_points, w.grad
+    (2, 2, None)
+
     """
 
     pooled = True

@@ -24,7 +24,24 @@ HALF = 1e-5
 
 
 class DoubleBackwardError(ValueError):
-    """A loss that cannot be differentiated twice; the message names the way round."""
+    """A loss that cannot be differentiated twice; the message names the way round.
+
+    >>> import torch, infhess
+    >>> class Once(torch.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, w):
+    ...         return w.square().sum()
+    ...     @staticmethod
+    ...     @torch.autograd.function.once_differentiable
+    ...     def backward(ctx, g):
+    ...         return g * 2 * torch.ones(2)
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> try:
+    ...     infhess.Hessian(lambda x: Once.apply(w), [w], [torch.ones(4, 1)]).matvec(torch.ones(2))
+    ... except infhess.DoubleBackwardError:
+    ...     print('pass products="difference"')
+    pass products="difference"
+    """
 
 
 class Local(ABC):

@@ -23,6 +23,11 @@ class Source(ABC):
         products: products taken so far.
         data_points: data points read so far.
 
+    >>> import torch, infhess
+    >>> source = infhess.Products(torch.diag(torch.tensor([2.0, 1.0])), gradient=lambda: torch.ones(2))  # a `Source`
+    >>> source.matvec(torch.ones(2)).tolist(), source.gradient().tolist(), source.size, source.products
+    ([2.0, 1.0], [1.0, 1.0], 2, 1)
+
     """
 
     size: int

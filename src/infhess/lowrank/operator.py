@@ -32,7 +32,16 @@ class SingularTriplets(NamedTuple):
 
 
 class SingularError(ValueError):
-    """A system without a unique solution; the message names the remedy."""
+    """A system without a unique solution; the message names the remedy.
+
+    >>> import torch, infhess
+    >>> A = infhess.condition(infhess.Isotropic(), torch.eye(2)[:, :1], torch.tensor([[4.0], [0.0]])).mean
+    >>> try:
+    ...     A.solve(torch.ones(2))
+    ... except infhess.SingularError:
+    ...     print([round(v, 3) for v in A.solve(torch.ones(2), damping=1.0).tolist()])
+    [0.2, 1.0]
+    """
 
 
 SINGULAR = (
@@ -41,7 +50,13 @@ SINGULAR = (
 
 
 class Operator(ABC):
-    """A matrix (N, M) known by its products: `A @ v`, `A @ V`, `A.T`, `A.solve(v)`, `A.dense()`, `A.to_scipy()`."""
+    """A matrix (N, M) known by its products: `A @ v`, `A @ V`, `A.T`, `A.solve(v)`, `A.dense()`, `A.to_scipy()`.
+
+    >>> import torch, infhess
+    >>> A = infhess.condition(infhess.Isotropic(mean=1.0), torch.eye(3)[:, :1], torch.tensor([[4.0], [0.0], [0.0]])).mean
+    >>> isinstance(A, infhess.Operator), (A @ torch.ones(3)).tolist(), A.solve(torch.ones(3)).tolist()
+    (True, [4.0, 1.0, 1.0], [0.25, 1.0, 1.0])
+    """
 
     shape: tuple[int, int]
     like: Tensor  # an empty tensor that carries dtype and device

@@ -25,6 +25,13 @@ class Minimum:
         method: "dense Newton", "pool-Newton", "L-BFGS around P" or "sgd".
         notes: what there is to know beside it.
 
+    >>> import torch, infhess
+    >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    >>> found = infhess.minimize(lambda x: (x @ w - 1).square().mean(), [w], x.split(50), gap=1e-6)
+    >>> found.stopped, found.gap_upper(0.95) <= 1e-6, len(found.history) > 0
+    ('gap', True, True)
+
     """
 
     gap: float

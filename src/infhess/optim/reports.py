@@ -28,6 +28,13 @@ class Report:
         notes: what the user should know, in sentences.
         step_std: the standard deviation of the step from the noise of probes; in nets, by `observe`, and NaN elsewhere.
 
+    >>> import torch, infhess
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1), rank=2)
+    >>> report = opt.update(lambda x: (x * w).square().mean(), [torch.tensor([[2.0, 1.0]])])
+    >>> [round(v, 3) for v in report.values.tolist()], report.products > 0
+    ([4.0, 1.0], True)
+
     """
 
     values: Tensor
@@ -104,7 +111,16 @@ class Rate:
 
 @dataclass(frozen=True)
 class RateReport:
-    """A curvature probe: the learning rate with its uncertainty, what curvature allows for, the price, and notes."""
+    """A curvature probe: the learning rate with its uncertainty, what curvature allows for, the price, and notes.
+
+    >>> import torch, infhess
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> opt = infhess.RateFree([w], scaling="diagonal")
+    >>> w.square().sum().backward()
+    >>> report = opt.observe(lambda batch: w.square().sum(), torch.ones(1))
+    >>> report.products, report.rate.value > 0, "rate" in report.as_dict()
+    (1, True, True)
+    """
 
     rate: Rate
     allowed: float

@@ -28,6 +28,20 @@ class Posterior(ABC):
     """p(B | Y, S): an operator `mean`, the variance of any uᵀBv, samples, the evidence, eigenpairs with error bars.
 
     A value: `extend` gives a new posterior and leaves this one as it is.
+
+    >>> import torch, infhess
+    >>> S, B = torch.eye(3)[:, :2], torch.diag(torch.tensor([4.0, 2.0, 1.0]))
+    >>> posterior = infhess.condition(infhess.Isotropic(mean=1.0, noise=0.1), S, B @ S)
+    >>> values, vectors, std = posterior.eigh(2)
+    >>> [f"{value:.2f} ± {deviation:.2f}" for value, deviation in zip(values, std)]
+    ['3.97 ± 0.10', '1.99 ± 0.10']
+    >>> u = torch.tensor([0.0, 0.0, 1.0])
+    >>> float(posterior.variance(u, u))  # as before: nothing was seen there
+    1.0
+    >>> longer = posterior.extend(u, B @ u)
+    >>> round(float(longer.variance(u, u)), 3)
+    0.01
+
     """
 
     def __init__(self, prior: GivesPosterior, observations: Observations) -> None:
@@ -131,7 +145,16 @@ class Posterior(ABC):
 
 
 class ContradictionError(ValueError):
-    """Exact products that no matrix (or no symmetric matrix) can have given."""
+    """Exact products that no matrix (or no symmetric matrix) can have given.
+
+    >>> import torch, infhess
+    >>> S = torch.tensor([[1.0, 1.0], [0.0, 0.0]])  # the same direction twice
+    >>> try:
+    ...     infhess.condition(infhess.Isotropic(), S, torch.tensor([[1.0, 2.0], [0.0, 0.0]])).mean
+    ... except infhess.ContradictionError:
+    ...     print("two products of one direction that differ cannot both be exact")
+    two products of one direction that differ cannot both be exact
+    """
 
 
 def agree(Y: Tensor, null: Tensor, data: torch.dtype) -> None:

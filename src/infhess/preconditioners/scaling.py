@@ -16,7 +16,16 @@ Eigenpairs = tuple[Tensor, Tensor]  # values (k,), descending and positive, and 
 
 
 class NoCurvatureError(ValueError):
-    """Nothing curves upwards."""
+    """Nothing curves upwards.
+
+    >>> import torch, infhess
+    >>> posterior = infhess.condition(infhess.Isotropic(), torch.eye(2), -torch.eye(2))
+    >>> try:
+    ...     infhess.preconditioner(posterior)
+    ... except infhess.NoCurvatureError:
+    ...     print("a maximum")
+    a maximum
+    """
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,13 @@ FINEST = 1e-3  # smoothing at the least, relative to the width of the spectrum
 
 @dataclass(frozen=True)
 class Share:
-    """A share of the eigenvalues, with intervals."""
+    """A share of the eigenvalues, with intervals.
+
+    >>> import torch
+    >>> found = density(torch.diag(torch.tensor([-1.0, 0.0, 0.0, 3.0])))
+    >>> round(found.negative.value, 3), [round(v, 3) for v in found.negative.interval(0.95)]
+    (0.25, [0.25, 0.25])
+    """
 
     value: float
     _low: float = field(repr=False)
@@ -66,6 +72,13 @@ class Density:
         points: the data points that each product was taken with.
         products, data_points: what it cost.
         stopped: why no more data was read.
+
+    >>> import torch
+    >>> found = density(torch.diag(torch.tensor([-1.0, 0.0, 0.0, 3.0])))
+    >>> round(float(found.cdf(torch.tensor([1.0]))), 3)  # the share of eigenvalues at or below 1
+    0.75
+    >>> found.grid.shape == found.values.shape, found.data_error
+    (True, 0.0)
 
     """
 

@@ -16,7 +16,13 @@ from infhess.spectra.student import probability, two_sided
 
 @dataclass(frozen=True)
 class Diagonal:
-    """Diagonal entries (N,), their standard errors (N,), and what they cost."""
+    """Diagonal entries (N,), their standard errors (N,), and what they cost.
+
+    >>> import torch, infhess
+    >>> found = infhess.diagonal(torch.diag(torch.tensor([3.0, 2.0, 1.0])))
+    >>> found.values.tolist(), found.std.tolist()
+    ([3.0, 2.0, 1.0], [0.0, 0.0, 0.0])
+    """
 
     values: Tensor
     std: Tensor

@@ -21,7 +21,13 @@ from infhess.spectra.student import probability, skewed_mean
 
 @dataclass(frozen=True, repr=False)
 class Estimate:
-    """A value, its standard error, intervals, and what it cost. It pickles: its bounds are functions of numbers alone."""
+    """A value, its standard error, intervals, and what it cost. It pickles: its bounds are functions of numbers alone.
+
+    >>> import torch, infhess
+    >>> found = infhess.trace(torch.diag(torch.tensor([3.0, 2.0, 1.0])))
+    >>> round(found.value, 3), [round(v, 3) for v in found.interval(0.95)], round(found.upper(0.99), 3)
+    (6.0, [6.0, 6.0], 6.0)
+    """
 
     value: float
     std: float

@@ -30,7 +30,17 @@ BUDGET = 2**20
 
 @dataclass(frozen=True, repr=False)
 class Along(ValuesFace):
-    """The curvature uᵀHu along given vectors, from data that had no part in choosing them."""
+    """The curvature uᵀHu along given vectors, from data that had no part in choosing them.
+
+    >>> import torch, infhess
+    >>> x = torch.randn(1024, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([3.0, 1.0, 0.1])
+    >>> w = torch.zeros(3, requires_grad=True)
+    >>> source = infhess.Hessian(lambda x: (x @ w).square().mean() / 2, [w], x[:512].split(32))
+    >>> along = spectrum(source, k=1, points=64).along(x[512:].split(32), points=256)
+    >>> low, high = along.interval(0.95)
+    >>> bool(low < along.values), bool(along.values < high), along.data_points
+    (True, True, 256)
+    """
 
     values: Tensor
     std: Tensor
@@ -58,6 +68,14 @@ class Spectrum(ValuesFace):
         products, data_points: what it cost.
         rounds, stopped: how often the data a direction was increased, and why it ended.
         memory: bytes that directions and what is kept of their products took.
+
+    >>> import torch, infhess
+    >>> found = spectrum(torch.diag(torch.arange(1.0, 9.0)), k=2)
+    >>> [round(v, 3) for v in found.values.tolist()], found.resolved.tolist(), found.vectors.shape
+    ([8.0, 7.0], [True, True], torch.Size([8, 2]))
+    >>> low, high = found.interval(0.95)
+    >>> bool((low <= found.values).all() and (found.values <= high).all())
+    True
 
     """
 
@@ -126,7 +144,16 @@ def spectrum_rounds(
     memory: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[Spectrum]:
-    """`spectrum`, one round at a time; each stands alone: pooling rounds whose number depends on the data would lie."""
+    """`spectrum`, one round at a time; each stands alone: pooling rounds whose number depends on the data would lie.
+
+    >>> import torch, infhess
+    >>> x = torch.randn(4096, 5, generator=torch.Generator().manual_seed(0))
+    >>> w = torch.zeros(5, requires_grad=True)
+    >>> source = infhess.Hessian(lambda x: (x @ w).square().mean() / 2, [w], x.split(32))
+    >>> points = [found.data_points for found in spectrum_rounds(source, k=1, rtol=0.05)]
+    >>> len(points) > 1, points == sorted(points)  # more data in each round, until the interval is narrow enough
+    (True, True)
+    """
     source = as_source(source)
     plan = planned(source, k, rtol, points, directions, budget, memory)
     generator_on(generator)

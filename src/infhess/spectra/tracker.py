@@ -35,6 +35,15 @@ class Moment:
         warm: whether the last vectors held.
         why: of a fresh estimate, what spoke for one.
 
+    >>> import torch, infhess
+    >>> w = torch.zeros(2, requires_grad=True)
+    >>> batches = [torch.tensor([[2.0, 0.0], [0.0, 1.0]])]
+    >>> tracker = infhess.Tracker(infhess.Hessian(lambda x: (x @ w).square().mean(), [w], batches))
+    >>> found = tracker.update(step=100, rate=0.1)
+    >>> moment = tracker.history[-1]
+    >>> moment.step, [round(v, 3) for v in moment.values], moment.limit  # 2/η: stable below
+    (100, [4.0], 20.0)
+
     """
 
     step: int

@@ -32,7 +32,17 @@ MOST_CUTS = 16
 
 
 class NothingSeenError(ValueError):
-    """A batch that tells nothing: no gradient, or no curvature along it."""
+    """A batch that tells nothing: no gradient, or no curvature along it.
+
+    >>> import torch, infhess
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1), rank=1)
+    >>> try:
+    ...     opt.update(lambda x: (x * w).mean(), [torch.ones(4, 2)])  # linear
+    ... except infhess.NothingSeenError:
+    ...     print("no curvature, so no step length")
+    no curvature, so no step length
+    """
 
 
 class Largest(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import deque
 from collections.abc import Callable
@@ -11,13 +10,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from infhess.bench.published import Cdat
+from infhess.bench.rate_free_runs import RateFreeByDifferences, RateFreeRun
 from infhess.harness import MakeOptimizer, Method, Online, Problem, Training, methods
 from infhess.harness.methods import Baseline, Make, ScheduleFree, fixed, imported, schedule_free
-from infhess.optim import Preconditioned, RateFree
+from infhess.optim import Preconditioned
 from infhess.optim.averaging.batch_norm import Statistics
 from infhess.problems.shuffled import CountedStream, Data
 
@@ -28,54 +28,6 @@ MakeWithRate = Callable[..., Any]  # parameters and lr ↦ optimizer
 
 # The preconditioner of low rank: directions per layer, and steps until the first estimate and between two.
 RANK, FIRST, BETWEEN = 8, 100, 400
-
-
-class RateFreeRun(Training):
-    """`observe` with each batch; the averaged weights are the outcome."""
-
-    optimizer: RateFree
-
-    def __init__(self, problem: Problem, stream: CountedStream, scaling: str) -> None:
-        super().__init__(problem, stream, partial(RateFree, scaling=scaling))
-        self.shown = copy.deepcopy(self.model)
-
-    def observe(self, batch: Data) -> None:
-        """A curvature probe now and then."""
-        self.count(self.optimizer.observe(self.loss, batch))
-
-    @property
-    def models(self) -> dict[str, nn.Module]:
-        """The averaged weights."""
-        with self.optimizer.averaged():
-            self.shown.load_state_dict(self.model.state_dict())
-        return {"": self.shown}
-
-    @property
-    def learning_rate(self) -> tuple[float, float]:
-        """In use, and the standard deviation of its logarithm."""
-        found = self.optimizer.rate
-        return found.value, found.std / found.value
-
-
-class RateFreeByDifferences(RateFreeRun):
-    """`step(closure)`, as where second derivatives are out of reach: each probe is a second run of the closure."""
-
-    def __init__(self, problem: Problem, stream: CountedStream, scaling: str) -> None:
-        super().__init__(problem, stream, scaling)
-        self.optimizer._rate_state.differences = 1.0
-
-    def step(self) -> None:
-        """One batch, one step."""
-        batch, before = next(self.stream), self.optimizer.report
-
-        def closure() -> Tensor:
-            self.optimizer.zero_grad()
-            loss = self.loss(batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            return loss
-
-        self.optimizer.step(closure)
-        self.count(self.optimizer.report if self.optimizer.report is not before else None)
 
 
 class Refreshed(ScheduleFree):

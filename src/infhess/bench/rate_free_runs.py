@@ -1,0 +1,60 @@
+"""Runs of RateFree: by products with the Hessian, and by differences of gradients."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+from torch import Tensor, nn
+
+from infhess.harness import Problem, Training
+from infhess.optim import RateFree
+from infhess.problems.shuffled import CountedStream, Data
+
+
+class RateFreeRun(Training):
+    """`observe` with each batch; the averaged weights are the outcome."""
+
+    optimizer: RateFree
+
+    def __init__(self, problem: Problem, stream: CountedStream, scaling: str) -> None:
+        super().__init__(problem, stream, partial(RateFree, scaling=scaling))
+        self.shown = copy.deepcopy(self.model)
+
+    def observe(self, batch: Data) -> None:
+        """A curvature probe now and then."""
+        self.count(self.optimizer.observe(self.loss, batch))
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The averaged weights."""
+        with self.optimizer.averaged():
+            self.shown.load_state_dict(self.model.state_dict())
+        return {"": self.shown}
+
+    @property
+    def learning_rate(self) -> tuple[float, float]:
+        """In use, and the standard deviation of its logarithm."""
+        found = self.optimizer.rate
+        return found.value, found.std / found.value
+
+
+class RateFreeByDifferences(RateFreeRun):
+    """`step(closure)`, as where second derivatives are out of reach: each probe is a second run of the closure."""
+
+    def __init__(self, problem: Problem, stream: CountedStream, scaling: str) -> None:
+        super().__init__(problem, stream, scaling)
+        self.optimizer._rate_state.differences = 1.0
+
+    def step(self) -> None:
+        """One batch, one step."""
+        batch, before = next(self.stream), self.optimizer.report
+
+        def closure() -> Tensor:
+            self.optimizer.zero_grad()
+            loss = self.loss(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        self.optimizer.step(closure)
+        self.count(self.optimizer.report if self.optimizer.report is not before else None)

@@ -47,7 +47,7 @@ trainer = pl.Trainer(
     accumulate_grad_batches=2,  # both micro-batches of a step are watched
     gradient_clip_val=1.0,
     callbacks=[CurvatureCallback(every=100), best],  # sharpness with its interval every 100 steps
-    logger=TensorBoardLogger(folder),  # has curvature/rate with its interval, lr-RateFree-used, sharpness/value/1
+    logger=TensorBoardLogger(folder),  # has curvature/rate with its interval, sharpness/value/1
     enable_progress_bar=False,
 )
 model = Digits()

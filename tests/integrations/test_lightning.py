@@ -146,18 +146,41 @@ def test_a_closure_that_runs_again_logs_once(tmp_path):
 
 def test_loggers_get_the_learning_rate_with_its_uncertainty_and_sharpness(tmp_path):
     logger = Memory()
-    callbacks = [CurvatureCallback(every=5, k=2), LearningRateMonitor()]
-    runs = trainer(tmp_path, callbacks, callback=False, logger=logger, log_every_n_steps=5)
+    runs = trainer(tmp_path, [CurvatureCallback(every=5, k=2)], callback=False, logger=logger, log_every_n_steps=5)
     module = Net()
     runs.fit(module, loader(), loader(64))
     low, rate, high = (logger.of(f"curvature/rate{end}") for end in ("/low", "", "/high"))
     assert 0 < low[-1] < rate[-1] < high[-1]
-    opt = runs.optimizers[0]
-    assert logger.of("lr-RateFree-used")[-1] == opt.rate.value
-    assert logger.of("lr-RateFree")[-1] == 1.0
     assert [row["step"] for row in logger.rows if "sharpness/value/2" in row] == [4, 9]
     low, value, high = (logger.of(f"sharpness/{end}/1")[-1] for end in ("low", "value", "high"))
     assert low < value < high
+
+
+class Scheduled(Net):
+    """`lr` goes down in each step; what is used is kept."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        opt = self.trainer.optimizers[0]
+        self.used.append(opt.rate.value * opt.param_groups[0]["lr"])
+        self.factors.append(opt.param_groups[0]["lr"])
+
+    def configure_optimizers(self):
+        self.used, self.factors = [], []
+        opt = self.make(self.parameters())
+        schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda t: 1 / (1 + t))
+        return [opt], [{"scheduler": schedule, "interval": "step"}]
+
+
+@pytest.mark.parametrize("interval", ["step", None])
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_learning_rate_monitor_shows_what_is_used(interval, first, tmp_path):
+    callbacks, logger, module = [CurvatureCallback(), LearningRateMonitor(interval)], Memory(), Scheduled()
+    runs = trainer(tmp_path, callbacks[:: 1 if first else -1], callback=False, logger=logger, log_every_n_steps=1)
+    runs.fit(module, loader(), loader(64))
+    shown = logger.of("lr-RateFree")
+    assert shown[:2] == [0.0, 0.0]  # the first gradients give the scaling, and no step
+    assert shown[2:] == module.used[2:]
+    assert module.factors == pytest.approx([1 / (1 + t) for t in range(POINTS // 32)])  # `lr` is the user's
 
 
 def test_sharpness_changes_nothing_and_knows_validation_data(tmp_path):

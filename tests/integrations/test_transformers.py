@@ -60,7 +60,7 @@ def test_micro_batches_are_one_batch(tmp_path):
 
 OPTIONS = {
     "bf16": {"bf16": True},
-    "gradient checkpointing": {"gradient_checkpointing": True},
+    "activation checkpointing": {"activation_checkpointing": True},
     "torch_compile": {"torch_compile": True, "torch_compile_backend": "aot_eager"},
     "bf16, accumulated": {"bf16": True, "gradient_accumulation_steps": 3, "per_device_train_batch_size": 4},
 }
@@ -78,7 +78,7 @@ def test_options_of_the_trainer(options, tmp_path):
 
 
 def test_reentrant_checkpointing_is_refused_in_words(tmp_path):
-    options = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    options = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": True}}
     with pytest.raises(infhess.DoubleBackwardError, match="use_reentrant=False"):
         trainer(tmp_path, **options).train()
     assert torch.overrides._get_current_function_mode() is None
@@ -161,7 +161,7 @@ def test_logs_have_the_learning_rate_and_sharpness(tmp_path):
     runs.train()
     rows = [row for row in runs.state.log_history if "loss" in row]
     assert rows[0]["curvature/rate/low"] < rows[0]["curvature/rate"] < rows[0]["curvature/rate/high"]
-    assert rows[-1]["lr-RateFree-used"] == inner(runs).rate.value
+    assert rows[-1]["learning_rate"] == inner(runs).rate.value
     sharp = [row for row in rows if "sharpness/value/2" in row]
     assert [row["step"] for row in sharp] == [8, 12]
     assert sharp[0]["sharpness/low/1"] < sharp[0]["sharpness/value/1"] < sharp[0]["sharpness/high/1"]

@@ -110,6 +110,9 @@ class RateFree(Stepping):
         super().__init__(params, defaults)
         Joinable.__init__(self)
 
+    # What a second run of a closure is within: callbacks keep it from logging twice.
+    around_second_run: Callable[[], AbstractContextManager[Any]] = nullcontext
+
     # ---- the learning rate
 
     @full_precision
@@ -304,7 +307,12 @@ class RateFree(Stepping):
         assert random_state is not None
         distance = self._rate_state.distance(self.param_groups[0]["betas"][0])
         points = int(self._rate_state.observed)
-        self._prober.again = DifferenceProbe(self._params(), closure, random_state, self._gradient, distance, points)
+
+        def again() -> None:
+            with self.around_second_run():
+                closure()
+
+        self._prober.again = DifferenceProbe(self._params(), again, random_state, self._gradient, distance, points)
 
     def _step(self) -> None:
         parts = [found for group in self.param_groups if (found := live(group)).params]

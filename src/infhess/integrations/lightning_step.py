@@ -1,0 +1,41 @@
+"""Lightning's `training_step` for itself: the loss of a batch; nothing is logged, and no metric counts it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+from torchmetrics import Metric
+
+COUNTS = ("_update_count", "_computed", "_forward_cache")  # what torchmetrics keeps beside a metric's state
+LOGS = ("log", "log_dict")
+
+
+def loss_of(trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int = 0) -> Tensor:
+    """What `training_step` gives for a batch."""
+    known = inspect.signature(module.training_step).parameters
+    with silent(module), trainer.precision_plugin.train_step_context():
+        out = module.training_step(batch, batch_idx) if "batch_idx" in known else module.training_step(batch)
+    return out["loss"] if isinstance(out, dict) else out  # type: ignore[return-value]
+
+
+@contextmanager
+def silent(module: LightningModule) -> Iterator[None]:
+    """Within: `self.log` and `self.log_dict` do nothing, and metrics are as they were afterwards."""
+    metrics = [m for m in module.modules() if isinstance(m, Metric)]
+    counted = [{name: deepcopy(vars(m)[name]) for name in (*m.metric_state, *COUNTS)} for m in metrics]
+    kept = {name: vars(module)[name] for name in LOGS if name in vars(module)}
+    vars(module).update(dict.fromkeys(LOGS, lambda *args, **kwargs: None))
+    try:
+        yield
+    finally:
+        for name in LOGS:
+            del vars(module)[name]
+        vars(module).update(kept)
+        for metric, before in zip(metrics, counted):
+            vars(metric).update(before)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from infhess.bench.deep_baselines import RateFreeRun
+from infhess.bench.rate_free_runs import RateFreeRun
 from infhess.curvature import Hessian
 from infhess.data import digits
 from infhess.experiments import plots

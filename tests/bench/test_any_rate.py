@@ -10,6 +10,7 @@ import torch
 from infhess.bench import any_rate, any_rate_report, deep_baselines, deep_bench
 from infhess.bench.deep_baselines import ADAM, AROUND, METHODS, NO_RATE, RANKED
 from infhess.bench.deep_bench import Selection
+from infhess.bench.safety import InUnits
 from infhess.harness.jobs import run as run_jobs
 from infhess.harness.methods import Setting, missing
 from infhess.harness.rows import Row, RowFile
@@ -21,7 +22,7 @@ def test_other_units_are_the_same_function():
     net = digit_net()
     x = torch.randn(2, 1, 28, 28)
     before = net(x)
-    torch.testing.assert_close(any_rate.InUnits(net, 1e3)(x), before, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(InUnits(net, 1e3)(x), before, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("what", ["loss", "weights"])

@@ -8,12 +8,9 @@ from dataclasses import replace
 from importlib.resources import files
 from itertools import product
 
-import torch
-from torch import Tensor, nn
-from torch.func import functional_call
-
 from infhess.bench.deep_baselines import AROUND, BASES, METHODS, NO_RATE
 from infhess.bench.deep_bench import EXPERIMENT, Selection
+from infhess.bench.safety import InUnits
 from infhess.harness import Job, Row, Setting, curve
 from infhess.harness.comparison import Comparison, best_settings, read_settings
 from infhess.harness.training import ends
@@ -59,23 +56,6 @@ def rescaled(template: Row, what: str, scale: float, budget: int) -> list[Row]:
         there = replace(problem, net=lambda: InUnits(problem.net(), scale), l2=problem.l2 / scale**2)
     (row,) = ends(curve(there, METHODS[NO_RATE].make(0.0), template, budget, ("",), math.inf))
     return [replace(row, loss=row.loss / factor, metric=row.metric / factor)]
-
-
-class InUnits(nn.Module):
-    """The same function of weights that are `scale` times as large."""
-
-    def __init__(self, net: nn.Module, scale: float) -> None:
-        super().__init__()
-        self.net, self.scale = net, scale
-        with torch.no_grad():
-            for p in net.parameters():
-                p.mul_(scale)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """With the weights divided again."""
-        weights = {name: p / self.scale for name, p in self.net.named_parameters()}
-        found: Tensor = functional_call(self.net, weights, (x,))
-        return found
 
 
 def best(rows: Sequence[Row]) -> dict[str, Setting]:

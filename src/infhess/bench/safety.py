@@ -1,113 +1,176 @@
-"""Safe from any start: the paper's net, both initialisations, rates over eight orders of magnitude."""
+"""Safe whatever the units, the batch, the precision, the labels and the start: many short runs of `RateFree`, none lost."""
 
 from __future__ import annotations
 
 import math
-import time
+import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from itertools import product
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
 
-from infhess.bench.deep_baselines import around, observed
-from infhess.harness import Job, Make, Row, Training, markdown
-from infhess.harness.methods import by_setting
-from infhess.harness.training import Updated
-from infhess.problems import CountedStream, Data, NetProblem, Shuffled, paper_net, seeded
-from infhess.problems.features import cifar_images
+from infhess.bench.deep_baselines import METHODS, ROTATED
+from infhess.data import digits
+from infhess.harness import Job, Row, curve, markdown
+from infhess.harness.training import ends
+from infhess.problems import Data, NetProblem, seeded
+from infhess.problems.nets import CharGru, CharTransformer, mlp
 
-EXPERIMENT, BATCH, STEPS, EPOCH, IMAGES = "bench-deep-safety", 32, 320, 156, 5000
-RATES = (1e-6, 1e-4, 1e-2, 1.0, 1e2)
-CHANCE = math.log(10)
-STARTS = ("default initialisation", "xavier initialisation")
-
-
-class Drawn(CountedStream):
-    """Batches with replacement."""
-
-    def __init__(self, data: Data, generator: torch.Generator) -> None:
-        super().__init__(Shuffled(data, BATCH, torch.Generator()))
-        self.data, self.generator = data, generator
-
-    def __next__(self) -> Data:
-        """The next batch."""
-        part = torch.randint(self.population, (BATCH,), generator=self.generator)
-        self.points += BATCH
-        return self.data[0][part], self.data[1][part]
+EXPERIMENT, RUNS, CHANCE = "bench-deep-safety", 500, math.log(10)
+FEWEST, MOST, POINTS = 100, 400, 3_200  # steps of a run: those that read so many points, within bounds
 
 
-class UpdatedEachEpoch(Updated):
-    """`update` at the start of each epoch."""
+@dataclass(frozen=True)
+class Trial:
+    """What is unusual about a run; the fields are what the table is by."""
 
-    steps = -1
-
-    def __init__(self, rate: float, problem: NetProblem, stream: CountedStream) -> None:
-        super().__init__(problem, stream, partial(around, base="sgd", rate=rate, rank=2, blocks="layer"))
+    net: str
+    loss: float
+    weights: float
+    start: float
+    wrong_labels: float
+    precision: str
+    batch: int
 
     @property
-    def due(self) -> bool:
-        """At the first step, and after each epoch."""
-        self.steps += 1
-        return self.steps % EPOCH == 0
+    def name(self) -> str:
+        """Of the problem."""
+        return (
+            f"{self.net}, loss × {self.loss:g}, weights × {self.weights:g}, initialisation × {self.start:g}, "
+            f"{self.wrong_labels:.0%} wrong labels, {self.precision}"
+        )
+
+    @property
+    def steps(self) -> int:
+        """Of the run."""
+        return min(MOST, max(FEWEST, POINTS // self.batch))
+
+    def problem(self) -> NetProblem:
+        """The net on digits, in these units and at this start."""
+        return NetProblem(
+            lambda: InUnits(started(NETS[self.net](), self.start), self.weights, self.precision),
+            lambda: labelled(self.wrong_labels),
+            lambda outputs, y: self.loss * functional.cross_entropy(outputs, y),
+            self.batch,
+        )
 
 
-METHODS: dict[str, Make] = {
-    **{f"{base.lower()}, observe": partial(observed, base=base) for base in ("sgd", "momentum .9", "Adam")},
-    "sgd, update each epoch": by_setting(UpdatedEachEpoch),
+class Rows(nn.Module):
+    """An image as a sequence of its rows, each of eight intensities, to a net for sequences; the last output counts."""
+
+    def __init__(self, net: CharGru | CharTransformer, width: int) -> None:
+        super().__init__()
+        net.letters = nn.Linear(8, width)  # type: ignore[assignment]
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 1, 8, 8) ↦ (n, 10)."""
+        found: Tensor = self.net(x[:, 0])[:, -1]
+        return found
+
+
+def convolutions() -> nn.Module:
+    """Two convolutions, the second with group normalisation."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 8, 3, 2, bias=False), nn.GroupNorm(2, 8), nn.ReLU(),
+        nn.Flatten(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+NETS: dict[str, Any] = {
+    "MLP": lambda: nn.Sequential(nn.Flatten(), *mlp(64, 24, 16, 10)),
+    "CNN": convolutions,
+    "GRU": lambda: Rows(CharGru(10, 16), 16),
+    "transformer": lambda: Rows(CharTransformer(10, 8, 16, 2, 1), 16),
 }
+GRID: dict[str, tuple[Any, ...]] = {
+    "net": tuple(NETS), "loss": (1e-3, 1.0, 1e3), "weights": (1e-3, 1.0, 1e3), "start": (0.1, 1.0, 10.0),
+    "wrong_labels": (0.0, 0.2, 0.5), "precision": ("float32", "bfloat16 autocast"), "batch": (1, 4, 16, 64, 256, 1024),
+}  # fmt: skip
+
+
+class InUnits(nn.Module):
+    """The same function of weights that are `scale` times as large."""
+
+    def __init__(self, net: nn.Module, scale: float, precision: str = "float32") -> None:
+        super().__init__()
+        self.net, self.scale, self.low = net, scale, precision != "float32"
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """With the weights divided again."""
+        weights = {name: p / self.scale for name, p in self.net.named_parameters()}
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
+            found: Tensor = functional_call(self.net, weights, (x,))
+        return found.float() if self.low else found
+
+
+def started(net: nn.Module, scale: float) -> nn.Module:
+    """Its matrices times a number."""
+    with torch.no_grad():
+        for p in net.parameters():
+            if p.ndim > 1:
+                p.mul_(scale)
+    return net
+
+
+@lru_cache(maxsize=3)
+def labelled(wrong: float) -> tuple[Data, Data]:
+    """Handwritten digits; a share of the training labels is drawn anew."""
+    x, y = digits()
+    x, draw = x[:, None].float() / 16, torch.Generator().manual_seed(3)
+    drawn = torch.where(torch.rand(len(y), generator=draw) < wrong, torch.randint(10, y.shape, generator=draw), y)
+    return (x[:1400], drawn[:1400]), (x[1400:], y[1400:])
+
+
+def trials(seed: int, runs: int = RUNS) -> list[Trial]:
+    """Drawn without replacement from all combinations."""
+    return random.Random(seed).sample([Trial(*values) for values in product(*GRID.values())], runs)
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
-    """One run for each initialisation, method and rate; narrow copies and three rates with `quick`."""
-    width, steps, rates = (0.2, 150, RATES[::2]) if quick else (1.0, STEPS, RATES)
-    for start in STARTS:
-        for method in METHODS:
-            for rate in rates:
-                template = Row(EXPERIMENT, start, f"{method}, rate {rate:g}", seed, BATCH)
-                yield Job(template, run, (method, rate, width, steps))
+    """The trials; with `quick` a tenth of them."""
+    for trial in trials(seed, RUNS // 10 if quick else RUNS):
+        yield Job(Row(EXPERIMENT, trial.name, ROTATED, seed, trial.batch), run, (trial,))
 
 
-def run(template: Row, method: str, rate: float, width: float, steps: int) -> list[Row]:
-    """Train, and give the final cross-entropy (loss) and accuracy (metric) on the training images."""
-    (data, _), net = images(), partial(paper_net, width, xavier=template.problem.startswith("xavier"))
-    problem, stream = NetProblem(net, images, l2=0.01), Drawn(data, torch.Generator().manual_seed(template.seed))
+def run(template: Row, trial: Trial) -> list[Row]:
+    """The objective in the usual units at the start (metric) and at the end (loss)."""
+    problem = trial.problem()
+    rows = curve(problem, METHODS[ROTATED].make(0.0), template, trial.steps * trial.batch, ("",), math.inf)
     with seeded(template.seed):
-        training = METHODS[method](rate)(problem, stream)
-    assert isinstance(training, Training)
-    began = time.perf_counter()
-    for _ in range(steps):
-        training.step()
-    seconds = time.perf_counter() - began
-    with torch.no_grad():
-        outputs = torch.cat([training.model(part) for part in torch.split(data[0], 500)])
-    loss = float(nn.functional.cross_entropy(outputs, data[1]))
-    accuracy = float((outputs.argmax(1) == data[1]).float().mean())
-    end = replace(template, data_points=stream.points, products=training.reported_products, seconds=seconds)
-    return [replace(end, loss=loss, metric=accuracy)]
+        first = problem.value(problem.model()) / trial.loss
+    (end,) = ends(rows)
+    return [replace(end, loss=end.loss / trial.loss, metric=first)]
 
 
-@lru_cache(maxsize=1)
-def images() -> tuple[Data, Data]:
-    """The first 5,000 training images of CIFAR-10, standardised by channel; none to test."""
-    return cifar_images(IMAGES, 0)
+def lost(row: Row) -> bool:
+    """Not finite, not below the start, or no better than chance."""
+    return not row.loss < min(row.metric, CHANCE - 0.01)
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Final cross-entropy and accuracy by rate; a net that is no better than chance is dead."""
-    rates, found = sorted({float(r.method.rpartition(" ")[2]) for r in rows}), {(r.problem, r.method): r for r in rows}
-    lines = [["start, method", *(f"rate {r:g}" for r in rates), "dead"]]
-    for start in STARTS:
-        for method in METHODS:
-            mine = [found.get((start, f"{method}, rate {rate:g}")) for rate in rates]
-            shown = (f"{r.loss:.3f} ({100 * r.metric:.0f} %)" if r else "–" for r in mine)
-            lines.append([f"{start}, {method}", *shown, str(sum(map(dead, filter(None, mine))))])
-    return (
-        f"{markdown(lines)}\nDead or not finite: {sum(map(dead, rows))} of {len(rows)} runs (chance is {CHANCE:.3f}).\n"
+    """Runs and lost ones by each of what is varied."""
+    of = {(t.name, t.batch): t for t in (Trial(*values) for values in product(*GRID.values()))}
+    found = [(of[row.problem, row.batch_size], lost(row)) for row in rows]
+    lines = [["what", "value", "runs", "lost"]]
+    for field in fields(Trial):
+        runs, gone = (Counter(getattr(t, field.name) for t, dead in found if dead >= least) for least in (False, True))
+        lines += [
+            [field.name.replace("_", " "), str(v), str(runs[v]), str(gone[v])] for v in GRID[field.name] if runs[v]
+        ]
+    named = [f"- {r.problem}, batch {r.batch_size}: {r.loss:.4g}, {r.metric:.4g} at the start" for r in rows if lost(r)]
+    head = (
+        f"Lost: {len(named)} of {len(rows)} runs. A run is lost if its objective is not finite, not below that at the start, "
+        f"or no better than chance ({CHANCE:.3f}).\n"
     )
-
-
-def dead(row: Row) -> bool:
-    """No better than chance."""
-    return not row.loss < CHANCE - 0.01
+    return "\n".join([head, *named, *([""] if named else []), markdown(lines)])

@@ -216,7 +216,9 @@ def deep(
     ] = False,
     tune: Annotated[bool, typer.Option("--tune", help="Find the best rates of sgd and momentum for --starts.")] = False,
     cost: Annotated[bool, typer.Option("--cost", help="What a step and an estimate cost on the paper's net.")] = False,
-    safety: Annotated[bool, typer.Option("--safety", help="The paper's net from rates of 1e-6 to 100.")] = False,
+    safety: Annotated[
+        bool, typer.Option("--safety", help="500 short runs of RateFree in any units, batch and precision.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two problems, 100 steps, one seed.")] = False,
     length: Annotated[
         list[int] | None, typer.Option("--length", min=1, help="Times the steps; may be repeated.")
@@ -250,7 +252,7 @@ def deep(
         if tune + cost + safety + starts > 1:
             raise ValueError("expected at most one of --starts, --tune, --cost and --safety")
         if (cost or safety) and (problem or method):
-            raise ValueError("--problem and --method: not with --cost or --safety, which are of the paper's net")
+            raise ValueError("--problem and --method: not with --cost or --safety, which have their own")
         use(data_dir)
         if cost or safety:
             return _optimizer_in_nets(out, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
@@ -280,16 +282,16 @@ def deep(
 
 
 def _optimizer_in_nets(out: Path | None, seed: int, *, cost: bool, quick: bool, fresh: bool, workers: int) -> None:
-    """What it costs beside its base, or whether any rate to start from is safe, on the paper's net."""
+    """What it costs beside its base on the paper's net, or whether runs are lost in unusual conditions."""
     from infhess.bench import cost as costs
-    from infhess.bench import safety as starts
+    from infhess.bench import safety
     from infhess.cli import show
     from infhess.harness.rows import RowFile
 
     folder = out or Path(f"runs/bench-deep-{'cost' if cost else 'safety'}")
     file = RowFile(folder, fresh=fresh, seed=seed)
     # Times are taken one after the other, in this process.
-    comparison, processes = (costs, 1) if cost else (starts, workers)
+    comparison, processes = (costs, 1) if cost else (safety, workers)
     show.run(list(comparison.jobs(seed, quick=quick)), file, processes)
     _summarised(file.path, comparison.summary(file.rows))
 

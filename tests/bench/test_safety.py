@@ -1,0 +1,57 @@
+"""Many short runs in unusual conditions: what is varied, and when a run counts as lost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+import pytest
+import torch
+
+from infhess.bench import safety
+from infhess.bench.safety import CHANCE, GRID, InUnits, Trial, labelled, lost, trials
+from infhess.harness.rows import Row
+
+
+def test_there_are_five_hundred_trials_all_different_and_every_value_among_them():
+    found = trials(0)
+    assert len(set(found)) == len(found) == 500
+    assert len({job.key for job in safety.jobs(0)}) == 500
+    for field in fields(Trial):
+        assert {getattr(t, field.name) for t in found} == set(GRID[field.name])
+
+
+@pytest.mark.parametrize("net", GRID["net"])
+def test_other_units_are_the_same_function(net):
+    torch.manual_seed(0)
+    model, x = safety.NETS[net](), torch.rand(3, 1, 8, 8)
+    before = model(x)
+    torch.testing.assert_close(InUnits(model, 1e3)(x), before, rtol=1e-4, atol=1e-5)
+    assert InUnits(model, 1.0, "bfloat16 autocast")(x).dtype == torch.float32
+
+
+def test_a_share_of_the_labels_is_wrong_in_training_alone():
+    (_, y), (_, ty) = labelled(0.0)
+    (_, noisy), (_, test) = labelled(0.5)
+    assert 0.4 < float((y != noisy).float().mean()) < 0.5  # a tenth of what is drawn is right by chance
+    assert torch.equal(ty, test)
+
+
+def test_a_run_is_lost_without_progress():
+    assert lost(Row("e", "p", "m", loss=math.nan, metric=2.4))
+    assert lost(Row("e", "p", "m", loss=math.inf, metric=2.4))
+    assert lost(Row("e", "p", "m", loss=CHANCE, metric=50.0))
+    assert lost(Row("e", "p", "m", loss=1.0, metric=0.9))
+    assert not lost(Row("e", "p", "m", loss=1.0, metric=2.4))
+
+
+def test_lost_runs_are_counted_and_named(monkeypatch):
+    monkeypatch.setattr(safety, "MOST", 30)
+    monkeypatch.setattr(safety, "FEWEST", 10)
+    job = next(job for job in safety.jobs(0) if job.template.batch_size == 64)
+    (row,) = job.run()
+    assert row.data_points <= 30 * 64
+    dead = Row(row.experiment, safety.trials(0)[0].name, row.method, 0, safety.trials(0)[0].batch, loss=9.0, metric=2.4)
+    text = safety.summary([row, dead])
+    assert "of 2 runs" in text
+    assert f"- {dead.problem}, batch {dead.batch_size}: 9, 2.4 at the start" in text

@@ -15,7 +15,7 @@ from infhess.bench.deep_baselines import ADAM, COMPARED, COSINE, METHODS, NO_RAT
 from infhess.bench.deep_bench import Selection
 from infhess.harness.rows import Row
 from infhess.harness.training import ACCURACY, WALL, Training, curve
-from infhess.problems.net_sets import SETS, net_problem
+from infhess.problems.net_sets import SETS, SLOW, net_problem
 from infhess.problems.shuffled import CountedStream, Shuffled
 
 
@@ -95,7 +95,7 @@ def test_longer_runs_are_problems_of_their_own(tiny):
 
 def test_sets_of_problems_are_chosen_by_name():
     assert deep_bench.names(sets=["final"]) == list(SETS["final"])
-    assert set(deep_bench.names()) == {name for title in SETS if title != "full width" for name in SETS[title]}
+    assert set(deep_bench.names()) == {name for title in SETS if title not in SLOW for name in SETS[title]}
     with pytest.raises(ValueError, match=r"--set: expected one of development; .*final; got last"):
         deep_bench.names(sets=["last"])
 

@@ -186,7 +186,8 @@ def observed(rate: float, base: str) -> Method:
 
 
 NO_RATE, ADAM, SGD, SCHEDULE_FREE, PAPER = "infhess, no learning rate", "Adam", "sgd", "schedule-free AdamW", "paper"
-ROTATED, COSINE = f"{NO_RATE}, rotated", "AdamW, warm-up and cosine"
+ROTATED, COSINE, SOAP = f"{NO_RATE}, rotated", "AdamW, warm-up and cosine", "SOAP"
+MUON = f"Muon and {COSINE}"
 NAMED = {NO_RATE: "diagonal", ROTATED: "kronecker"}
 AROUND = {base: f"infhess, online {base}" for base in BASES}
 RANKED = f"{AROUND['sgd']}, rank {RANK} per layer"
@@ -243,7 +244,7 @@ METHODS: dict[str, Baseline] = {
     "DoG": _net(fixed(Averaged), (), 1.0, "dog"),
     "schedule-free sgd": _net(partial(schedule_free, base="SGD", run=Refreshed), (), 1.0, "schedulefree"),
     SCHEDULE_FREE: _around(partial(schedule_free, base="AdamW", run=Refreshed), 0.0025, "schedulefree"),
-    "SOAP": _around(
+    SOAP: _around(
         partial(_with_rate, make=partial(trained_by, path="pytorch_optimizer.SOAP")), 3e-3, "pytorch_optimizer"
     ),
     "Sophia": _around(
@@ -251,7 +252,7 @@ METHODS: dict[str, Baseline] = {
         6e-2,
         "pytorch_optimizer",
     ),
-    "Muon and AdamW, warm-up and cosine": _around(partial(_cosine, make=MuonAdamW), 1e-3),
+    MUON: _around(partial(_cosine, make=MuonAdamW), 1e-3),
     COSINE: _around(partial(_cosine, make=torch.optim.AdamW), 1e-3),
     "NAdam": _around(partial(_with_rate, make=torch.optim.NAdam), 2e-3),
     "Prodigy, schedule-free": _around(_prodigy_schedule_free, 1.0, "prodigyplus"),
@@ -260,6 +261,6 @@ METHODS: dict[str, Baseline] = {
 }
 # Those of the head-to-head, the ones that practitioners use; the others are of `--starts`.
 COMPARED = (
-    ROTATED, NO_RATE, COSINE, ADAM, "NAdam", SCHEDULE_FREE, "SOAP", "Muon and AdamW, warm-up and cosine", "Sophia",
+    ROTATED, NO_RATE, COSINE, ADAM, "NAdam", SCHEDULE_FREE, SOAP, MUON, "Sophia",
     "Prodigy", "Prodigy, schedule-free",
 )  # fmt: skip

@@ -7,19 +7,37 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from infhess.bench.deep_baselines import COMPARED, METHODS, decades
+from infhess.bench.deep_baselines import COMPARED, COSINE, METHODS, MUON, ROTATED, SOAP, decades
 from infhess.harness import Baseline, Cell, Curves, Job, Row, Setting, missing
 from infhess.harness.comparison import Comparison
-from infhess.problems.net_sets import SETS, longer, net_problem
+from infhess.problems.net_sets import SETS, SLOW, longer, net_problem
 
 EXPERIMENT = "bench-deep"
 QUICK = ("mnist-mlp", "text-transformer")
 
 
+class Usual(NamedTuple):
+    """What a comparison runs where nothing is chosen: problems, sets of them, methods, and which of these at defaults alone."""
+
+    problems: Sequence[str] = ()
+    sets: Sequence[str] = ()
+    methods: Sequence[str] = COMPARED
+    as_they_come: Sequence[str] = ()
+
+
+STARTED = Usual(sets=["development"], methods=tuple(METHODS))
+USUAL = {
+    "-starts": STARTED,
+    "-tuning": STARTED,
+    "-large": Usual(sets=["large"], methods=(ROTATED, COSINE, MUON, SOAP), as_they_come=(MUON, SOAP)),
+    "-batches": Usual(("mnist-cnn", "sarcos-mlp", "text-transformer")),
+}
+
+
 def names(only: Sequence[str] = (), sets: Sequence[str] = (), lengths: Sequence[int] = (1,)) -> list[str]:
-    """These problems, or those of these sets, or all but the paper's net at full width; at each length."""
+    """These problems, or those of these sets, or all but the slow ones; at each length."""
     chosen = _among("problem", only, [name for problems in SETS.values() for name in problems])
-    titles = _among("set", sets, SETS) or ([] if chosen else [title for title in SETS if title != "full width"])
+    titles = _among("set", sets, SETS) or ([] if chosen else [title for title in SETS if title not in SLOW])
     chosen += [name for title in titles for name in SETS[title]]
     return [longer(name, length) for length in dict.fromkeys(lengths) for name in dict.fromkeys(chosen)]
 
@@ -47,6 +65,7 @@ class Selection(NamedTuple):
     seeds: Sequence[int] = ()
     methods: Sequence[str] = ()
     steps: int = 0
+    as_they_come: Sequence[str] = ()  # at their defaults alone
 
     def table(self) -> dict[str, Baseline]:
         """The methods."""
@@ -58,6 +77,22 @@ class Selection(NamedTuple):
         return [Cell(name, p.batch, (self.steps or p.steps) * p.batch) for name, p in found.items()]
 
 
+def selection(
+    kind: str,
+    problem: Sequence[str],
+    sets: Sequence[str],
+    method: Sequence[str],
+    lengths: Sequence[int],
+    *,
+    quick: bool,
+) -> Selection:
+    """What was chosen, or else what is usual for this kind of comparison."""
+    usual = USUAL.get(kind, Usual())._replace(**({"problems": QUICK, "sets": ()} if quick else {}))
+    given = (problem, sets) if problem or sets else (usual.problems, usual.sets)
+    found, used = names(*given, lengths), methods(method, usual.methods)
+    return Selection(found, (), used, 100 if quick else 0, usual.as_they_come)
+
+
 def at_rate(method: str, rate: float) -> str:
     """The name of a method at one of its rates."""
     return f"{method}, {rate:g}" if METHODS[method].grid else method
@@ -66,7 +101,8 @@ def at_rate(method: str, rate: float) -> str:
 def jobs(chosen: Selection) -> Iterator[Job]:
     """Every method on every problem, at each rate of its grid."""
     for cell, (method, baseline), seed in product(chosen.cells(), chosen.table().items(), chosen.seeds):
-        for rate in baseline.tried() or [baseline.default or 0.0]:
+        tried = [] if method in chosen.as_they_come else baseline.tried()
+        for rate in tried or [baseline.default or 0.0]:
             yield _job(cell, method, rate, seed)
 
 
@@ -74,7 +110,7 @@ def beyond(chosen: Selection, rows: Sequence[Row]) -> Iterator[Job]:
     """One rate more where a method does best at an edge of its grid: a decade further in that direction."""
     curves = Curves([row for row in rows if row.seed in chosen.seeds])
     for cell, (method, baseline) in product(chosen.cells(), chosen.table().items()):
-        if rates := baseline.tried():
+        if (rates := baseline.tried()) and method not in chosen.as_they_come:
             best = min(rates, key=lambda rate: _end(curves, cell, at_rate(method, rate)))
             if best in (rates[0], rates[-1]):
                 further = decades(best, -1 if best == rates[0] else 1)

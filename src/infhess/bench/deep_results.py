@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from infhess._version import __version__
-from infhess.bench.deep_baselines import ADAM, COSINE, METHODS, NO_RATE, SCHEDULE_FREE, warm_cosine
+from infhess.bench.deep_baselines import ADAM, COSINE, METHODS, MUON, NO_RATE, SCHEDULE_FREE, SOAP, warm_cosine
 from infhess.bench.standings import COSTS, MEASURES, MINE, Standings, default_of, slower_start
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
@@ -18,10 +18,9 @@ from infhess.problems.net_sets import SETS, net_problem, set_of
 
 LEVEL = 1.1  # a measure up to so many times another is within 10 % of it
 # Lines of the profile: how each is drawn, and whether a method is at its default or tuned.
-MUON = "Muon and AdamW, warm-up and cosine"
 LINES: dict[tuple[str, bool], tuple[str, str]] = {
     (MINE, False): (plots.BLUE, "-"), (NO_RATE, False): (plots.BLUE, ":"), (COSINE, True): (plots.ORANGE, "-"),
-    (COSINE, False): (plots.ORANGE, ":"), ("SOAP", True): (plots.GREEN, "-"), ("SOAP", False): (plots.GREEN, ":"),
+    (COSINE, False): (plots.ORANGE, ":"), (SOAP, True): (plots.GREEN, "-"), (SOAP, False): (plots.GREEN, ":"),
     (MUON, True): (plots.PURPLE, "-"), (SCHEDULE_FREE, False): (plots.INK, ":"), (ADAM, True): (plots.GREY, "-"),
     (SCHEDULE_FREE, True): (plots.INK, "-"), ("Prodigy, schedule-free", False): (plots.PURPLE, ":"),
 }  # fmt: skip

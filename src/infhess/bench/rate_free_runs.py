@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from functools import partial
 
 from torch import Tensor, nn
@@ -17,8 +18,10 @@ class RateFreeRun(Training):
 
     optimizer: RateFree
 
-    def __init__(self, problem: Problem, stream: CountedStream, scaling: str) -> None:
-        super().__init__(problem, stream, partial(RateFree, scaling=scaling))
+    def __init__(self, problem: Problem, stream: CountedStream, scaling: str, lr: float = 1.0) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a multiple of the learning rate is meant
+            super().__init__(problem, stream, partial(RateFree, scaling=scaling, lr=lr))
         self.shown = copy.deepcopy(self.model)
 
     def observe(self, batch: Data) -> None:

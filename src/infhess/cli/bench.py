@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, remedies
+from infhess.cli.bench_nets import deep
+from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, remedies, seed_range
 
 if TYPE_CHECKING:
     from infhess.harness.jobs import Job
     from infhess.harness.rows import RowFile
 
 bench = typer.Typer(no_args_is_help=True, help="Side by side with the alternatives, in one run.")
+bench.command()(deep)
 
 
 def _in_turn(jobs: Iterable[Job], file: RowFile) -> None:
@@ -119,24 +121,24 @@ def curvature(
         file = RowFile(folder, fresh=fresh, seed=seed)
         if large:
             _in_turn(large_nets.jobs(seed, quick=quick), file)
-            return _summarised(file.path, large_nets.summary(file.rows))
+            return show.summarised(file.path, large_nets.summary(file.rows))
         if edge:
             show.run(list(edge_of_stability.jobs(seed, quick=quick)), file, workers)
             edge_of_stability.figure(file.rows, folder / "edge.svg")
-            return _summarised(file.path, edge_of_stability.summary(file.rows))
+            return show.summarised(file.path, edge_of_stability.summary(file.rows))
         if coverage:
             problems = curvature_bench.QUICK if quick else intervals.PROBLEMS
             show.run(list(intervals.jobs(seed, trials, problems)), file, workers)
-            return _summarised(file.path, intervals.summary(file.rows))
+            return show.summarised(file.path, intervals.summary(file.rows))
         if seconds:
             chosen = equal_error.PROBLEMS[:1] if quick else equal_error.PROBLEMS
             with on_threads(1):
                 _in_turn(equal_error.jobs(seed, chosen), file)
-            return _summarised(file.path, equal_error.summary(file.rows))
+            return show.summarised(file.path, equal_error.summary(file.rows))
         show.not_installed(eigen_baselines.missing_tools())
         show.run(list(curvature_bench.jobs(seed, quick=quick)), file, workers)
         curvature_bench.figure(file.rows, folder / "curvature.png")
-        return _summarised(file.path, curvature_bench.summary(file.rows))
+        return show.summarised(file.path, curvature_bench.summary(file.rows))
 
 
 @bench.command()
@@ -174,7 +176,7 @@ def convex(
         if accuracy and tune:
             raise ValueError("expected at most one of --accuracy and --tune")
         if accuracy:
-            return _accuracy(out or Path("runs/bench-convex-accuracy"), _seeds(seed, seeds, quick), quick, fresh)
+            return _accuracy(out or Path("runs/bench-convex-accuracy"), seed_range(seed, seeds, quick), quick, fresh)
         show.not_installed(missing(METHODS))
         folder = out or Path("runs/bench-convex-tuning" if tune else "runs/bench-convex")
         file, budgets = RowFile(folder, fresh=fresh), convex_bench.QUICK if quick else convex_bench.BUDGETS
@@ -182,7 +184,7 @@ def convex(
             show.run(list(convex_bench.tuning(budgets)), file, workers)
             settings = write_settings(convex_bench.best(file.rows), folder / "tuned.json")
             return typer.echo(f"rows: {file.path}\nsettings: {settings}")
-        reported = _seeds(seed, seeds, quick)
+        reported = seed_range(seed, seeds, quick)
         for jobs in (convex_bench.jobs, convex_bench.stability):
             show.run(list(jobs(reported, budgets)), file, workers)
         text = convex_report.report(file.rows, reported, folder)
@@ -204,104 +206,3 @@ def _accuracy(folder: Path, seeds: list[int], quick: bool, fresh: bool) -> None:
     text = comparison.report(file.rows, folder, seeds)
     run = comparison.picture(folder / "run.png", seeds[0])
     typer.echo(f"{text}\nrows: {file.path}\none run: {run}\nreport: {folder / 'report.html'}")
-
-
-@bench.command()
-def deep(
-    out: Folder = None,
-    seed: FirstSeed = 0,
-    seeds: Seeds = 3,
-    starts: Annotated[
-        bool, typer.Option("--starts", help="infhess around sgd, momentum and Adam from any rate.")
-    ] = False,
-    tune: Annotated[bool, typer.Option("--tune", help="Find the best rates of sgd and momentum for --starts.")] = False,
-    cost: Annotated[bool, typer.Option("--cost", help="What a step and an estimate cost on the paper's net.")] = False,
-    safety: Annotated[
-        bool, typer.Option("--safety", help="500 short runs of RateFree in any units, batch and precision.")
-    ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Two problems, 100 steps, one seed.")] = False,
-    length: Annotated[
-        list[int] | None, typer.Option("--length", min=1, help="Times the steps; may be repeated.")
-    ] = None,
-    problem_set: Annotated[
-        list[str] | None, typer.Option("--set", help="development, held-out, final or full width; may be repeated.")
-    ] = None,
-    problem: Annotated[list[str] | None, typer.Option("--problem", help="This one alone; may be repeated.")] = None,
-    method: Annotated[list[str] | None, typer.Option("--method", help="This one alone; may be repeated.")] = None,
-    fresh: Fresh = False,
-    workers: Workers = 0,
-    data_dir: DataDir = None,
-) -> None:
-    """Nets: infhess and what users would pick instead, at all rates; from any rate; or what the optimizer costs.
-
-    Example: `infhess bench deep --set final --length 1 --length 4 --seed 100 --data-dir data`
-
-    Example: `infhess bench deep --problem mnist-mlp --method "infhess, no learning rate" --method Adam`
-    """
-    with remedies():
-        from infhess.bench import any_rate, any_rate_report, deep_bench, deep_results
-        from infhess.bench.deep_baselines import COMPARED, METHODS
-        from infhess.cli import show
-        from infhess.data import use
-        from infhess.experiments import plots
-        from infhess.harness.comparison import write_settings
-        from infhess.harness.methods import missing
-        from infhess.harness.rows import RowFile
-        from infhess.harness.timing import on_threads
-
-        if tune + cost + safety + starts > 1:
-            raise ValueError("expected at most one of --starts, --tune, --cost and --safety")
-        if (cost or safety) and (problem or method):
-            raise ValueError("--problem and --method: not with --cost or --safety, which have their own")
-        use(data_dir)
-        if cost or safety:
-            return _optimizer_in_nets(out, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
-        plots.require()
-        show.not_installed(missing(METHODS))
-        kind = "-tuning" if tune else "-starts" if starts else ""
-        folder, usual = out or Path(f"runs/bench-deep{kind}"), tuple(METHODS) if tune or starts else COMPARED
-        chosen_sets = problem_set or (["development"] if kind and not problem else [])
-        names = deep_bench.names(problem or (deep_bench.QUICK if quick else ()), chosen_sets, length or (1,))
-        reported = _seeds(seed, seeds, quick)
-        chosen = deep_bench.Selection(names, reported, deep_bench.methods(method or (), usual), 100 if quick else 0)
-        file = RowFile(folder, fresh=fresh)
-        if tune:
-            show.run(list(any_rate.tuning(chosen)), file, workers)
-            settings = write_settings(any_rate.best(file.rows), folder / "tuned-deep.json")
-            return typer.echo(f"rows: {file.path}\nsettings: {settings}")
-        with on_threads(1):  # CPU seconds are of one thread
-            if starts:
-                for jobs in (any_rate.jobs, any_rate.starts, any_rate.units):
-                    show.run(list(jobs(chosen)), file, workers)
-                text = any_rate_report.report(file.rows, reported, folder)
-            else:
-                show.run(list(deep_bench.jobs(chosen)), file, workers)
-                show.run(list(deep_bench.beyond(chosen, file.rows)), file, workers)
-                text = deep_results.report(file.rows, reported, folder)
-        return typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
-
-
-def _optimizer_in_nets(out: Path | None, seed: int, *, cost: bool, quick: bool, fresh: bool, workers: int) -> None:
-    """What it costs beside its base on the paper's net, or whether runs are lost in unusual conditions."""
-    from infhess.bench import cost as costs
-    from infhess.bench import safety
-    from infhess.cli import show
-    from infhess.harness.rows import RowFile
-
-    folder = out or Path(f"runs/bench-deep-{'cost' if cost else 'safety'}")
-    file = RowFile(folder, fresh=fresh, seed=seed)
-    # Times are taken one after the other, in this process.
-    comparison, processes = (costs, 1) if cost else (safety, workers)
-    show.run(list(comparison.jobs(seed, quick=quick)), file, processes)
-    _summarised(file.path, comparison.summary(file.rows))
-
-
-def _summarised(rows: Path, text: str) -> None:
-    """summary.md beside the rows, and on the terminal."""
-    from infhess.harness.tables import write
-
-    typer.echo(f"{text}\nrows: {rows}\nsummary: {write(rows.parent / 'summary.md', text)}")
-
-
-def _seeds(first: int, count: int | None, quick: bool) -> list[int]:
-    return list(range(first, first + (1 if quick else count or 1)))

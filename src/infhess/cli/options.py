@@ -29,3 +29,8 @@ def remedies() -> Iterator[None]:
     except (ValueError, TypeError, OSError) as error:
         typer.secho(f"infhess: {' '.join(str(error).split())}", err=True, fg="red")
         raise typer.Exit(2) from error
+
+
+def seed_range(first: int, count: int | None, quick: bool) -> list[int]:
+    """The seeds that are reported; one with `quick`."""
+    return list(range(first, first + (1 if quick else count or 1)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
@@ -16,6 +17,7 @@ from infhess.experiments.page import Claim
 from infhess.harness.jobs import Job, cores
 from infhess.harness.jobs import run as run_jobs
 from infhess.harness.rows import Row, RowFile
+from infhess.harness.tables import write
 
 
 def console() -> Console:
@@ -46,6 +48,11 @@ def run(jobs: Sequence[Job], file: RowFile, workers: int) -> None:
         task = bar.add_task("computing", total=len(todo))
         for job in finished:
             bar.update(task, advance=1, description=job.title)
+
+
+def summarised(rows: Path, text: str) -> None:
+    """summary.md beside the rows, and on the terminal."""
+    print(f"{text}\nrows: {rows}\nsummary: {write(rows.parent / 'summary.md', text)}")
 
 
 def not_installed(absent: Mapping[str, str]) -> None:

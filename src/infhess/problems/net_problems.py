@@ -166,3 +166,13 @@ FULL: dict[str, NetProblem] = {
     "paper's net, Xavier": NetProblem(lambda: paper_net(xavier=True), large_cifar, batch=32, steps=3_000, l2=0.01),
     "paper's net, default": NetProblem(paper_net, large_cifar, batch=32, steps=3_000, l2=0.01),
 }
+# Five million weights, in a shape and with batches that a core makes twenty steps a second with.
+LARGE: dict[str, NetProblem] = {
+    "large-transformer": NetProblem(
+        lambda: CharTransformer(len(ALPHABET), 16, width=128, blocks=26),
+        partial(text, 16),
+        letters,
+        batch=4,
+        steps=2_000,
+    ),
+}

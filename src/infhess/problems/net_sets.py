@@ -7,10 +7,13 @@ from functools import lru_cache
 
 from infhess.problems.final import FINAL
 from infhess.problems.held_out import HELD_OUT
-from infhess.problems.net_problems import DEEP, FULL, NetProblem
+from infhess.problems.net_problems import DEEP, FULL, LARGE, NetProblem
 
 # By what development saw: its own problems; those that were looked at once; and those that are run when the rule is frozen.
-SETS: dict[str, dict[str, NetProblem]] = {"development": DEEP, "full width": FULL, "held-out": HELD_OUT, "final": FINAL}
+SETS: dict[str, dict[str, NetProblem]] = {
+    "development": DEEP, "full width": FULL, "large": LARGE, "held-out": HELD_OUT, "final": FINAL,
+}  # fmt: skip
+SLOW = ("full width", "large")
 TIMES = " ×"
 
 

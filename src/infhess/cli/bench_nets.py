@@ -1,0 +1,110 @@
+"""`infhess bench deep`: nets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Seeds, Workers, remedies, seed_range
+
+
+def deep(
+    out: Folder = None,
+    seed: FirstSeed = 0,
+    seeds: Seeds = 3,
+    starts: Annotated[
+        bool, typer.Option("--starts", help="infhess around sgd, momentum and Adam from any rate.")
+    ] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="Find the best rates of sgd and momentum for --starts.")] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="What a step and an estimate cost on the paper's net.")] = False,
+    safety: Annotated[
+        bool, typer.Option("--safety", help="500 short runs of RateFree in any units, batch and precision.")
+    ] = False,
+    batches: Annotated[bool, typer.Option("--batches", help="Batches of 16 to 1,024 at equal data.")] = False,
+    large: Annotated[bool, typer.Option("--large", help="A transformer of five million weights, 2,000 steps.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two problems, 100 steps, one seed.")] = False,
+    length: Annotated[
+        list[int] | None, typer.Option("--length", min=1, help="Times the steps; may be repeated.")
+    ] = None,
+    problem_set: Annotated[
+        list[str] | None, typer.Option("--set", help="development, held-out, final or full width; may be repeated.")
+    ] = None,
+    problem: Annotated[list[str] | None, typer.Option("--problem", help="This one alone; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option("--method", help="This one alone; may be repeated.")] = None,
+    fresh: Fresh = False,
+    workers: Workers = 0,
+    data_dir: DataDir = None,
+) -> None:
+    """Nets: infhess and what users would pick instead, at all rates; from any rate; or what the optimizer costs.
+
+    Example: `infhess bench deep --set final --length 1 --length 4 --seed 100 --data-dir data`
+
+    Example: `infhess bench deep --problem mnist-mlp --method "infhess, no learning rate" --method Adam`
+    """
+    with remedies():
+        from infhess.bench import any_rate, any_rate_report, batch_sizes, deep_bench, deep_results
+        from infhess.bench.deep_baselines import METHODS
+        from infhess.cli import show
+        from infhess.data import use
+        from infhess.experiments import plots
+        from infhess.harness.comparison import write_settings
+        from infhess.harness.methods import missing
+        from infhess.harness.rows import RowFile
+        from infhess.harness.timing import on_threads
+
+        kinds = {
+            "-tuning": tune,
+            "-starts": starts,
+            "-batches": batches,
+            "-large": large,
+            "-cost": cost,
+            "-safety": safety,
+        }
+        if sum(kinds.values()) > 1:
+            raise ValueError("expected at most one of --starts, --tune, --batches, --large, --cost and --safety")
+        if (cost or safety) and (problem or method):
+            raise ValueError("--problem and --method: not with --cost or --safety, which have their own")
+        use(data_dir)
+        kind = next((name for name, given in kinds.items() if given), "")
+        folder = out or Path(f"runs/bench-deep{kind}")
+        if cost or safety:
+            return _one_optimizer(folder, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
+        plots.require()
+        show.not_installed(missing(METHODS))
+        reported = seed_range(seed, seeds, quick)
+        chosen = deep_bench.selection(kind, problem or (), problem_set or (), method or (), length or (1,), quick=quick)
+        chosen = chosen._replace(seeds=reported)
+        file = RowFile(folder, fresh=fresh)
+        with on_threads(1):  # CPU seconds are of one thread
+            if tune:
+                show.run(list(any_rate.tuning(chosen)), file, workers)
+                settings = write_settings(any_rate.best(file.rows), folder / "tuned-deep.json")
+                return typer.echo(f"rows: {file.path}\nsettings: {settings}")
+            if batches:
+                show.run(list(batch_sizes.jobs(chosen)), file, workers)
+                return show.summarised(file.path, batch_sizes.summary(file.rows))
+            if starts:
+                for jobs in (any_rate.jobs, any_rate.starts, any_rate.units):
+                    show.run(list(jobs(chosen)), file, workers)
+                text = any_rate_report.report(file.rows, reported, folder)
+            else:
+                show.run(list(deep_bench.jobs(chosen)), file, workers)
+                show.run(list(deep_bench.beyond(chosen, file.rows)), file, workers)
+                text = deep_results.report(file.rows, reported, folder)
+        return typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
+
+
+def _one_optimizer(folder: Path, seed: int, *, cost: bool, quick: bool, fresh: bool, workers: int) -> None:
+    """What it costs beside its base on the paper's net, or whether runs are lost in unusual conditions."""
+    from infhess.bench import cost as costs
+    from infhess.bench import safety
+    from infhess.cli import show
+    from infhess.harness.rows import RowFile
+
+    file = RowFile(folder, fresh=fresh, seed=seed)
+    # Times are taken one after the other, in this process.
+    comparison, processes = (costs, 1) if cost else (safety, workers)
+    show.run(list(comparison.jobs(seed, quick=quick)), file, processes)
+    show.summarised(file.path, comparison.summary(file.rows))

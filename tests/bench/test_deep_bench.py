@@ -62,6 +62,21 @@ def test_names_that_are_not_there_are_told_with_those_that_are(monkeypatch):
     assert "SOAP" not in deep_bench.methods()
 
 
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5)])
+def test_muon_is_that_of_torch_up_to_the_precision_of_bfloat16(shape):
+    generator = torch.Generator().manual_seed(0)
+    start, g = (torch.randn(shape, generator=generator) for _ in range(2))
+    ends = []
+    for make in (torch.optim.Muon, deep_baselines.MuonAdamW):
+        w = torch.nn.Parameter(start.clone())
+        options = {"adjust_lr_fn": "match_rms_adamw"} if make is torch.optim.Muon else {}
+        optimizer = make([w], lr=1.0, **options)
+        w.grad = g.clone()
+        optimizer.step()
+        ends.append(w.detach() - 0.9 * start)  # weight decay is .1
+    torch.testing.assert_close(ends[1], ends[0], rtol=0.05, atol=0.01)
+
+
 def test_muon_trains_matrices_and_adamw_all_else():
     net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 3))
     both = deep_baselines.MuonAdamW(list(net.parameters()), lr=1e-3)

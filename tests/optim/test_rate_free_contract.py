@@ -127,7 +127,7 @@ def test_schedules_reach_the_step(schedule):
         model = small_net()
         opt = infhess.RateFree(model.parameters())
         scheduler = SCHEDULES[schedule](opt)
-        train(model, opt, 20)
+        train(model, opt, 8)
         for _ in range(2 * scheduled):
             scheduler.step(*[1.0] if schedule == "plateau" else [])
         before = opt.state[model[0].weight]["z"].clone()

@@ -49,7 +49,7 @@ def test_rotating_what_goes_into_a_layer_and_comes_out_of_it_changes_nothing():
         last = nn.Parameter(randn(4, 4, seed=4) @ left.T)
         loss = lambda b, f=first, l=last, r=right: (b[0] @ r @ f.T @ l.T - b[1]).square().mean()  # noqa: E731
         opt = rate_free([first, last])
-        run(opt, loss, [(x[i : i + 16], target[i : i + 16]) for i in range(0, 64, 16)], 25)
+        run(opt, loss, [(x[i : i + 16], target[i : i + 16]) for i in range(0, 64, 16)], 15)
         found.append((left.T @ first.detach() @ right.T, last.detach() @ left, float(opt.rate)))
     close(found[1][0], found[0][0], 1e-5)
     close(found[1][1], found[0][1], 1e-5)

@@ -1,4 +1,4 @@
-"""Nets without a learning rate: Adam's scaling, schedule-free averaging, and the rate from one probe in eighty steps."""
+"""Nets without a learning rate: scaled gradients, schedule-free averaging, and the rate from one probe in eighty steps."""
 
 from __future__ import annotations
 
@@ -336,6 +336,8 @@ class RateFree(Stepping):
             state.skip(math.isfinite(gradient))
             return
         known = [self._owns(part.params) for part in parts]
+        if state.weighs_noise:
+            state.weigh_noise(sum(self._lead(part, owns) for part, (owns, _) in zip(parts, known)))
         moves = [self._directions(part, ages) for part, (_, ages) in zip(parts, known)]
         scale = max(float(part.group["lr"]) for part in parts)
         move = math.hypot(*(r * sharded.length_of([(d, part.params)]) for part, (d, r) in zip(parts, moves)))

@@ -99,6 +99,12 @@ class Stepping(Averaging, Joinable):
     def _eps(self, group: Group) -> float:
         return float(group["eps"]) * self._rate_state.gradient
 
+    def _lead(self, part: Live, owns: list[dict[str, Any]]) -> float:
+        """⟨g, z − x⟩ of a group."""
+        z, x = ([sharded.local(own[name]) for own in owns] for name in ("z", "averaged"))
+        leads = [float((g * d).sum()) for g, d in zip(part.grads, torch._foreach_sub(z, x))]
+        return sharded.total(leads, part.params)
+
     def _move(self, part: Live, owns: list[dict[str, Any]], d: list[Tensor], rate: float, r: float) -> None:
         """z −= rate·(r d + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x."""
         group, newest = part.group, self._rate_state.newest

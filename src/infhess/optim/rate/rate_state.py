@@ -31,6 +31,8 @@ class RateState(Scalars):
             made for want of a gradient, since the last report.
         micro_batches: calls of `observe` for the last step; more than one is gradient accumulation.
         differences: 1 once second derivatives were out of reach: probes are differences of gradients from then on.
+        lead: moving average of ⟨g, z − x⟩; negative while the loss falls from the average towards the newest iterate.
+        noisy: steps with a positive lead, which noise dominates.
         averaged: 1 in a checkpoint that was saved while the averaged weights stood in the model.
 
     """
@@ -56,6 +58,8 @@ class RateState(Scalars):
     micro_batches: float = 1.0
     averaged: float = 0.0
     differences: float = 0.0
+    lead: float = 0.0
+    noisy: float = 0.0
 
     rule = RATE_FREE  # of the scaling in use; no annotation, so that it is no part of a checkpoint
 
@@ -78,12 +82,28 @@ class RateState(Scalars):
 
     @property
     def allowed(self) -> float:
-        """The rate that curvature allows for: σ (b/32)^⅓ e^X; infinite before the first reading."""
+        """The rate that curvature allows for: σ (b/32)^⅓ e^X / √(1 + n/n₀), n the noise-dominated steps.
+
+        Infinite before the first reading.
+        """
         if math.isnan(self.log_rate):
             return math.inf
         points = min(self.points or self.rule.reference_batch, self.rule.largest_batch)
         batch = math.log(points / self.rule.reference_batch)
-        return self.rule.sigma * math.exp(self.rule.batch_power * batch + self.log_rate)
+        calm = math.sqrt(1 + self.noisy / self.rule.noisy_steps)
+        return self.rule.sigma / calm * math.exp(self.rule.batch_power * batch + self.log_rate)
+
+    @property
+    def weighs_noise(self) -> bool:
+        """Whether ⟨g, z − x⟩ is wanted at the coming step."""
+        steps, rule = self.steps, self.rule
+        return math.isfinite(rule.noisy_steps) and steps >= rule.noise_from and steps % rule.noise_every == 0
+
+    def weigh_noise(self, lead: float) -> None:
+        """One more ⟨g, z − x⟩: where it is positive in the mean, the iterates circle around the average."""
+        memory = self.rule.noise_memory**self.rule.noise_every
+        self.lead = memory * self.lead + (1 - memory) * lead
+        self.noisy += self.rule.noise_every * (self.lead > 0)
 
     @property
     def uncertain(self) -> Rate:

@@ -35,6 +35,10 @@ class RateFreeRule:
     grown: float = 2.0  # by this factor
     longer: float = 4.0  # a direction so many times longer than usual is cut to that
     memory: float = 0.9  # of the moving average of lengths
+    noisy_steps: float = math.inf  # so many steps that noise dominates halve σ²; never by default
+    noise_from: float = 50  # the first step that is looked at: before it the average is young
+    noise_every: float = 8  # steps between two looks
+    noise_memory: float = 0.98  # of the moving average of ⟨g, z − x⟩, a step
     largest_gradient: bool = False  # ε in units of the largest gradient of all probes, not of the last one
     batch_memory: float = 0.7  # of the moving average of batch sizes, a probe: a short last batch is to change little
 
@@ -63,6 +67,8 @@ FILTER, RATE_FREE, NONCONVEX = Filter(), RateFreeRule(), NonconvexRule()
 KRONECKER = RateFreeRule(
     sigma=4.0,  # by products or by differences; with 5 and 6 an MLP tests worse, .26 and .40 against .23 and .26
     largest_batch=32.0,  # 32 and 64 want the same; a small MLP at batch 1: .79 with the root, 1.17 without; at 4: .42 and .69
+    growth=1.3,  # until curvature's limit is reached; with 1.1 the first tenth of a run is lost, 2 gains little more
+    noisy_steps=200.0,  # weights diffuse less once noise dominates, and test better; 50 slows a transformer down
     late_growth=0.0,  # a step, as far as the next one goes
     waning_growth=1.0,  # over t: on wide nets what curvature allows for grows for long, and long runs need less and less
     share=0.25,  # of all steps between two probes: while the bases settle, one in eighty steps comes late

@@ -46,7 +46,7 @@ docs: .venv/.docs
 	$(BIN)/mkdocs build --strict --quiet
 
 docs-serve: .venv/.docs
-	$(BIN)/mkdocs serve
+	INFHESS_GALLERY=kept $(BIN)/mkdocs serve
 
 .venv/.docs: .venv/.dev
 	$(PIP) install -e '.[docs]'

@@ -1,15 +1,31 @@
-"""Hooks of the documentation site: what a page links to outside of `docs/` becomes a part of the site."""
+"""Hooks of the documentation site.
+
+What a page links to outside of `docs/` becomes a part of the site, every SVG has a dark twin, the gallery is run, and ```math
+becomes MathML, so that nothing has to be loaded from elsewhere.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
+sys.path.insert(0, str(Path(__file__).parent))
+import gallery
+
 ROOT = Path(__file__).parent.parent
+MATH = re.compile(r"^```math\n(.*?)\n```\n", flags=re.S | re.M)
+FIGURE = re.compile(r"!\[([^\]]*)\]\(([^)#\s]+)\.svg\)")
+# Colours of figures (infhess.experiments.plots), and those for a dark page.
+DARK = {
+    "#222222": "#e4e4e0", "#1f6fb2": "#6db3f2", "#d9640b": "#ff9d57", "#8a8a8a": "#9a9a9a", "#0b8f6a": "#4fd1a5",
+    "#a8458c": "#e08cc8",
+}  # fmt: skip
 LINK = re.compile(r"\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -61,7 +77,31 @@ def on_files(files: Files, config: Any) -> Files:
             path = outside(page.src_uri, link)
             if path and not files.get_file_from_path(place(path)):
                 files.append(site_file(path, config))
+    add_gallery(files, config)
+    for file in [file for file in files if file.src_uri.endswith(".svg")]:
+        files.append(File.generated(config, dark_name(file.src_uri), content=dark(file.content_string)))
     return files
+
+
+def add_gallery(files: Files, config: Any) -> None:
+    """A page and a figure for each script, and the overview."""
+    found = gallery.examples()
+    files.append(File.generated(config, "gallery/index.md", content=gallery.overview(found)))
+    for example in found:
+        files.append(File.generated(config, f"gallery/{example.name}.md", content=example.page()))
+        files.append(File.generated(config, f"gallery/{example.name}.svg", content=example.figure))
+
+
+def dark_name(uri: str) -> str:
+    """Of the dark twin of a figure."""
+    return f"{uri.removesuffix('.svg')}.dark.svg"
+
+
+def dark(svg: str) -> str:
+    """The same drawing for a dark page: no white ground, and lighter colours."""
+    for light, other in DARK.items():
+        svg = svg.replace(light, other)
+    return re.sub(r"fill: ?(#ffffff|white)", "fill: none", svg)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -74,4 +114,16 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         anchor = line_of(path, match[2][1:]) if is_code(path) and len(match[2] or "") > 1 else ""
         return f"]({posixpath.relpath(place(path), posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
 
-    return LINK.sub(led, markdown)
+    return MATH.sub(formula, FIGURE.sub(twins, LINK.sub(led, markdown)))
+
+
+def twins(match: re.Match[str]) -> str:
+    """A figure for light pages, and its twin for dark ones; the theme shows one of them."""
+    if not match[1].strip():
+        raise ValueError(f"{match[2]}.svg: a figure needs an alt text")
+    return f"![{match[1]}]({match[2]}.svg#only-light)![{match[1]}]({dark_name(match[2] + '.svg')}#only-dark)"
+
+
+def formula(match: re.Match[str]) -> str:
+    """A block ```math as MathML, which browsers draw by themselves."""
+    return f'<div class="formula">{convert(match[1], display="block")}</div>\n'

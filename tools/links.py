@@ -1,0 +1,70 @@
+"""Check the built site: every link and anchor of every page leads somewhere, and nothing is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+# What makes a browser fetch something: tags, and the attribute that names it. Links that a reader follows are not among them.
+LOADED = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
+
+
+class Page(HTMLParser):
+    """Links, anchors and what is loaded of one page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.bare: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Collect."""
+        found = {name: value or "" for name, value in attrs}
+        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
+        if found.get("rel") not in ("canonical", "next", "prev") and LOADED.get(tag, "") in found:
+            self.loaded.append(found[LOADED[tag]])
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        if tag == "img" and not found.get("alt", "").strip():
+            self.bare.append(found.get("src", ""))
+
+
+def faults(site: Path) -> list[str]:
+    """A line for each."""
+    pages = {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    found = []
+    for path, page in pages.items():
+        where = path.relative_to(site.resolve())
+        found += [f"{where}: loads {url} from elsewhere" for url in page.loaded if urlsplit(url).netloc]
+        found += [f"{where}: {image} has no alt text" for image in page.bare]
+        for link in dict.fromkeys(page.links + page.loaded):
+            target = resolved(path, link)
+            if target is None:
+                continue
+            if not target.exists():
+                found.append(f"{where}: {link} leads nowhere")
+            elif (
+                (anchor := unquote(urlsplit(link).fragment)) and target in pages and anchor not in pages[target].anchors
+            ):
+                found.append(f"{where}: {link} has no such anchor")
+    return found
+
+
+def resolved(page: Path, link: str) -> Path | None:
+    """The file that a link leads to; None where that is another site."""
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return None
+    target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+    return target / "index.html" if target.is_dir() else target
+
+
+if __name__ == "__main__":
+    found = faults(Path(sys.argv[1]))
+    print("\n".join(found) or "every link and anchor leads somewhere; nothing is loaded from elsewhere")
+    sys.exit(bool(found))

@@ -44,6 +44,7 @@ format: .venv/.dev
 
 docs: .venv/.docs
 	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python tools/links.py runs/site
 
 docs-serve: .venv/.docs
 	INFHESS_GALLERY=kept $(BIN)/mkdocs serve

@@ -90,8 +90,11 @@ class RateState(Scalars):
             return math.inf
         points = min(self.points or self.rule.reference_batch, self.rule.largest_batch)
         batch = math.log(points / self.rule.reference_batch)
-        calm = math.sqrt(1 + self.noisy / self.rule.noisy_steps)
-        return self.rule.sigma / calm * math.exp(self.rule.batch_power * batch + self.log_rate)
+        return self.rule.sigma / self._noise_factor * math.exp(self.rule.batch_power * batch + self.log_rate)
+
+    @property
+    def _noise_factor(self) -> float:
+        return math.sqrt(1 + self.noisy / self.rule.noisy_steps)
 
     @property
     def weighs_noise(self) -> bool:
@@ -199,5 +202,9 @@ class RateState(Scalars):
             (self.waiting, "were not made: no gradient has been other than zero so far"),
         ):
             notes += [f"{count:.0f} steps {what}"] if count else []
+        if self._noise_factor > 1:
+            notes.append(
+                f"noise dominated {self.noisy:.0f} steps so far: the rate is divided by {self._noise_factor:.2g}"
+            )
         self.shortened = self.skipped = self.bounded = self.waiting = 0.0
         return tuple(notes)

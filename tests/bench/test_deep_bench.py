@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from deep_cases import small
 from infhess.bench import deep_baselines, deep_bench
 from infhess.bench.deep_baselines import ADAM, COMPARED, COSINE, METHODS, NO_RATE, ROTATED
 from infhess.bench.deep_bench import Selection
+from infhess.bench.safety import NETS, labelled
 from infhess.harness.rows import Row
 from infhess.harness.training import ACCURACY, WALL, Training, curve
 from infhess.problems.net_sets import SETS, SLOW, net_problem
@@ -134,9 +136,11 @@ def test_rows_at_the_end_have_the_accuracy_and_the_clock_on_the_wall():
     assert max(b - a for a, b in pairwise(points)) <= 100 * 20 / 8 + 20  # so many rows at least
 
 
-def test_sophia_is_charged_for_its_products():
+@pytest.mark.parametrize("attention", [False, True])
+def test_sophia_is_charged_for_its_products(attention):
     if METHODS["Sophia"].missing:
         pytest.skip("pytorch_optimizer is not installed")
-    rows = curve(small(), METHODS["Sophia"].make(0.06), Row("e", "p", "m", 3, 20), 100 * 20, ("",))
+    problem = replace(small(), net=NETS["transformer"], read=lambda: labelled(0.0)) if attention else small()
+    rows = curve(problem, METHODS["Sophia"].make(0.06), Row("e", "p", "m", 3, 20), 100 * 20, ("",))
     end = rows[-1]
     assert end.products == math.ceil(end.data_points / 20 / 10)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infhess.bench import any_rate_report, convex_report, cost, coverage, curvature_bench, inference
+from infhess.bench import any_rate, convex_report, cost, coverage, curvature_bench, inference
 from infhess.bench.convex_bench import Axes
 from infhess.experiments import page, reproduce
 from infhess.harness.rows import RowFile
@@ -49,9 +49,8 @@ def test_tables_of_convex_problems():
     assert markdown(target_cells(convex_report.targets(axes, rows))) == committed("benchmarks/convex/targets.md")
 
 
-def test_tables_of_nets():
-    nets = any_rate_report.Nets(RowFile(ROOT / "benchmarks/deep").rows, [100, 101, 102])
-    assert committed("benchmarks/deep/summary.md").startswith(markdown(any_rate_report.summary(nets)))
-    for name, cells in (("table", any_rate_report.everything(nets)), ("starts", any_rate_report.starts(nets))):
-        assert markdown(cells) == committed(f"benchmarks/deep/{name}.md")
-    assert markdown(target_cells(any_rate_report.targets(nets))) == committed("benchmarks/deep/targets.md")
+def test_tables_of_nets_from_any_rate():
+    ends = any_rate.Ends(RowFile(ROOT / "benchmarks/deep-starts").rows, [100, 101, 102])
+    for name, cells in (("starts", any_rate.from_any_rate(ends)), ("rank", any_rate.directions(ends))):
+        assert markdown(cells) == committed(f"benchmarks/deep-starts/{name}.md")
+    assert markdown(target_cells(any_rate.targets(ends))) == committed("benchmarks/deep-starts/targets.md")

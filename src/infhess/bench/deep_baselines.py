@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from infhess.bench.published import Cdat
@@ -101,7 +102,9 @@ class Hutchinson(Training):
         batch = next(self.stream)
         trained = [p for p in self.model.parameters() if p.requires_grad]
         due = (self.optimizer.param_groups[0].get("step", 0)) % self.optimizer.update_period == 0
-        for p, g in zip(trained, torch.autograd.grad(self.loss(batch), trained, create_graph=due)):
+        with sdpa_kernel(SDPBackend.MATH) if due else nullcontext():  # fused attention has no second derivatives
+            gradients = torch.autograd.grad(self.loss(batch), trained, create_graph=due)
+        for p, g in zip(trained, gradients):
             p.grad = g
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from infhess.bench.deep_baselines import COMPARED, COSINE, METHODS, MUON, ROTATED, SOAP, decades
+from infhess.bench.deep_baselines import AROUND, BASES, COMPARED, COSINE, METHODS, MUON, RANKED, ROTATED, SOAP, decades
 from infhess.harness import Baseline, Cell, Curves, Job, Row, Setting, missing
 from infhess.harness.comparison import Comparison
 from infhess.problems.net_sets import SETS, SLOW, longer, net_problem
@@ -25,7 +25,7 @@ class Usual(NamedTuple):
     as_they_come: Sequence[str] = ()
 
 
-STARTED = Usual(sets=["development"], methods=tuple(METHODS))
+STARTED = Usual(sets=["development"], methods=(*AROUND.values(), RANKED, *BASES))
 USUAL = {
     "-starts": STARTED,
     "-tuning": STARTED,

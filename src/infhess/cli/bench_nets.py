@@ -44,7 +44,7 @@ def deep(
     Example: `infhess bench deep --problem mnist-mlp --method "infhess, no learning rate" --method Adam`
     """
     with remedies():
-        from infhess.bench import any_rate, any_rate_report, batch_sizes, deep_bench, deep_results
+        from infhess.bench import any_rate, batch_sizes, deep_bench, deep_results
         from infhess.bench.deep_baselines import METHODS
         from infhess.cli import show
         from infhess.data import use
@@ -86,13 +86,11 @@ def deep(
                 show.run(list(batch_sizes.jobs(chosen)), file, workers)
                 return show.summarised(file.path, batch_sizes.summary(file.rows))
             if starts:
-                for jobs in (any_rate.jobs, any_rate.starts, any_rate.units):
-                    show.run(list(jobs(chosen)), file, workers)
-                text = any_rate_report.report(file.rows, reported, folder)
-            else:
-                show.run(list(deep_bench.jobs(chosen)), file, workers)
-                show.run(list(deep_bench.beyond(chosen, file.rows)), file, workers)
-                text = deep_results.report(file.rows, reported, folder)
+                show.run(list(any_rate.jobs(chosen)), file, workers)
+                return typer.echo(f"{any_rate.report(file.rows, reported, folder)}\nrows: {file.path}")
+            show.run(list(deep_bench.jobs(chosen)), file, workers)
+            show.run(list(deep_bench.beyond(chosen, file.rows)), file, workers)
+            text = deep_results.report(file.rows, reported, folder)
         return typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
 
 

@@ -112,7 +112,7 @@ PLAIN = {
     "Moment.limit", "ValuesFace.as_dict", "ValuesFace.to_pandas", "ValuesFace.plot", "Spectrum.as_dict", "Estimate.as_dict",
     "Report.to_pandas", "Report.plot", "RateReport.plot", "Tracker.as_dict", "Tracker.to_pandas", "Tracker.plot",
 
-    "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
+    "Probing.rate", "Averaging.add_param_group", "Averaging.state_dict",
     # training runs within, under its own autocast
     "RateFree.watch", "SelfDriving.watch", "Stepping.add_param_group",
     "Stepping.join_hook", "Stepping.join_device", "Stepping.join_process_group",

@@ -82,3 +82,14 @@ def test_bytes(sparse):
     assert bytes_of((x.to_sparse() if sparse else x, x)) == (4 * 24 if sparse else 128) + 128
     assert is_sparse([x.to_sparse()])
     assert not is_sparse([x])
+
+
+def test_shuffled_points_are_those_of_the_range_in_another_order():
+    r = filled()
+    (batch,) = r.shuffled(100, 400)
+    inside = points(r.between(100, 400))
+    assert torch.equal(batch["x"].sort().values, inside)
+    assert not torch.equal(batch["x"], inside)
+    assert batch["names"] == [str(int(i)) for i in batch["x"]]
+    uncut = filled(cut=False)
+    assert sorted(map(len, (b["x"] for b in uncut.shuffled(0, 1000)))) == [1, *[37] * 27]

@@ -16,9 +16,12 @@ from minimizing_cases import minimized
 mpl.use("Agg")
 
 
-@pytest.fixture(scope="module")
-def result():
-    return minimized(small(logistic, l2=1e-4, n=600), gap=1e-8)[1]
+@pytest.fixture(scope="module", params=[300, 0], ids=["sgd", "newton alone"])
+def result(request):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("infhess.minimizing.choice.SGD_STEPS", (0, request.param))
+        patch.setattr("infhess.minimizing.choice.SAVED", 1e6)
+        return minimized(small(logistic, l2=1e-4, n=600), gap=1e-8)[1]
 
 
 def test_bounds_grow_with_their_level(result):
@@ -31,7 +34,9 @@ def test_bounds_grow_with_their_level(result):
 
 def test_rows_tell_of_every_pass(result):
     assert [row["pass"] for row in result.history] == list(range(1, result.passes + 1))
-    assert [row["phase"] for row in result.history] == ["sgd"] + ["newton"] * (result.passes - 1)
+    first = "newton" if "no sgd" in result.notes[0] else "sgd"
+    assert [row["phase"] for row in result.history] == [first] + ["newton"] * (result.passes - 1)
+    assert result.data_points == 600 * result.passes
     for name in ("data_points", "products", "seconds"):
         values = [row[name] for row in result.history]
         assert values == sorted(values)
@@ -41,7 +46,9 @@ def test_rows_tell_of_every_pass(result):
 
 def test_the_picture_has_the_gap_and_its_bound(result):
     ax = result.plot()
-    assert len(ax.lines[0].get_xdata()) == result.passes - 1
+    sgd = result.history[0]["phase"] == "sgd"
+    assert len(ax.lines[0].get_xdata()) == result.passes - sgd
+    assert [t.get_text() for t in ax.texts] == ["sgd"] * sgd
     assert ax.get_yscale() == "log"
     assert result.plot(ax) is ax
 
@@ -84,3 +91,4 @@ def test_slow_contraction_takes_two_passes_with_one_pool():
     assert slow(rows([1e-3, 5e-4, 3e-4]))
     assert not slow(rows([1e-3, 1e-4, 6e-5]))
     assert not slow(rows([1e-3]) + rows([5e-4, 3e-4], pool=400))
+    assert not slow(rows([0.9, 0.5, 0.3]))  # far out a larger sample is no help

@@ -80,7 +80,7 @@ def test_a_wall_within_the_way():
     w = torch.tensor([100.0], dtype=torch.float64, requires_grad=True)
     result = infhess.minimize(lambda b: (b[:, 0] * w - torch.log(w)).mean(), [w], list(x.split(20)), gap=1e-10)
     assert result.stopped == "gap"
-    assert w.item() == pytest.approx(float(1 / x.mean()), rel=1e-5)
+    assert w.item() == pytest.approx(float(1 / x.mean()), rel=1e-4)  # a gap of 1e-10 of what there was
 
 
 # ---- small and strange data
@@ -216,7 +216,7 @@ def test_so_many_passes(passes):
     assert math.isnan(result.gap) == (passes == 1)
 
 
-@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize("after", [2, 4])
 def test_an_interruption_leaves_the_best_point(after):
     def stop(row):
         if row["pass"] == after:
@@ -229,7 +229,9 @@ def test_an_interruption_leaves_the_best_point(after):
     assert problem.value(model) < problem.value(problem.model())
 
 
-def test_an_interruption_within_the_first_pass():
+@pytest.mark.parametrize("once", [False, True])
+def test_an_interruption_within_sgd(once, monkeypatch):
+    monkeypatch.setattr("infhess.minimizing.choice.SAVED", 1e6)
     problem = small(logistic, l2=1e-4, n=2000)
     model, calls = problem.model(), [0]
     plain = problem.loss(model)
@@ -240,15 +242,16 @@ def test_an_interruption_within_the_first_pass():
             raise KeyboardInterrupt
         return plain(batch)
 
-    result = infhess.minimize(loss, model.parameters(), batches_of(problem, 20))
+    batches = batches_of(problem, 20)
+    result = infhess.minimize(loss, model.parameters(), iter(batches) if once else batches)
     assert (result.stopped, result.passes, result.history) == ("interrupted", 0, [])
-    assert 0 < result.data_points < 2000
+    assert 0 < result.data_points < 2000 if once else result.data_points == 2000
     assert problem.value(model) < problem.value(problem.model())
 
 
 def test_an_error_of_the_callback_is_the_callers():
     def fail(row):
-        if row["pass"] == 3:
+        if row["pass"] == 2:
             raise RuntimeError("mine")
 
     problem = small(squares)

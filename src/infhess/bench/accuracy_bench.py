@@ -89,7 +89,8 @@ def warm_up() -> None:
 
     w = torch.zeros(200, 1, dtype=torch.float64, requires_grad=True)
     x = torch.randn(600, 200, dtype=w.dtype, generator=torch.Generator().manual_seed(0))
-    minimize(lambda b: (b @ w - 1).square().mean(), [w], list(torch.split(x, 50)))
+    for passes in (1, None):  # sgd, and Newton's method
+        minimize(lambda b: (b @ w - 1).square().mean(), [w], list(torch.split(x, 50)), passes=passes)
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:

@@ -74,6 +74,17 @@ class Flat:
         parts = zip(self.params, torch.split(vector, self.sizes))
         return [shaped(v, p) for p, v in parts if p.requires_grad]
 
+    def pack_columns(self, values: Sequence[Tensor]) -> Tensor:
+        """A matrix with a column for each entry of the first dimension of the tensors; real parameters alone."""
+        given, k = iter(values), len(values[0])
+        parts = [next(given) if p.requires_grad else p.new_zeros(k, p.numel()) for p in self.params]
+        return torch.cat([v.detach().reshape(k, -1).to(self.device, self.dtype) for v in parts], 1).mT
+
+    def unpack_columns(self, S: Tensor) -> list[Tensor]:
+        """Tensors for the live parameters with one more dimension, the first: a column of S each."""
+        parts = zip(self.params, torch.split(S, self.sizes))
+        return [v.mT.reshape(-1, *p.shape).to(p.device, p.dtype) for p, v in parts if p.requires_grad]
+
 
 def _named(params: Any) -> tuple[list[str] | None, list[Tensor]]:
     """Names and tensors of a dict, of pairs as model.named_parameters() gives them, or of tensors alone."""

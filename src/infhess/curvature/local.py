@@ -148,6 +148,7 @@ class HessianLocal(Local):
             with TwiceDifferentiable():
                 value = scalar(loss(batch))
             check_twice_differentiable(value)
+            self.loss = float(value.detach())
             self._gradients = derivative([value], flat.live, None, create_graph=True)
 
     def gradient(self) -> Tensor:
@@ -178,13 +179,13 @@ class HessianLocal(Local):
             return super().block(S)
 
     def _columns(self, S: Tensor) -> Tensor:
-        vectors = [torch.stack(v) for v in zip(*(self.flat.unpack(s) for s in S.unbind(1)))]
+        vectors = self.flat.unpack_columns(S)
         options: dict[str, Any] = {"retain_graph": True, "allow_unused": True, "is_grads_batched": True}
         with self._backward(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # operations that are batched one by one are slower, and no worse
             found = torch.autograd.grad(self.gradients, self.flat.live, vectors, **options)
         given = [torch.zeros_like(v) if g is None else g for g, v in zip(found, vectors)]
-        return torch.stack([self.flat.pack(g) for g in zip(*given)], 1)
+        return self.flat.pack_columns(given)
 
     @contextmanager
     def _backward(self) -> Iterator[None]:

@@ -1,7 +1,8 @@
-"""Which curvature to step with, by predicted cost: a dense Hessian, a pool's products, or secants around P alone."""
+"""What to step with, by predicted cost: a dense Hessian, a pool's products, or secants around P; and how much sgd before it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 DENSE, POOL, SECANTS, SGD = "dense Newton", "pool-Newton", "L-BFGS around P", "sgd"
@@ -9,49 +10,148 @@ DENSE, POOL, SECANTS, SGD = "dense Newton", "pool-Newton", "L-BFGS around P", "s
 POOL_POINTS, ALL, HELD_OUT = 8192, 16_384, 8
 # Directions of P, and pool points for each at the least: with fewer, building P costs more than it saves.
 RANK, POINTS_A_RANK = 128, 32
-# Points that a preconditioner is built from, for each direction.
+# Points that a preconditioner is built from, for each direction or slice.
 POINTS_A_DIRECTION = {DENSE: 8, POOL: 16, SECANTS: 16}
-# Seen on the problems of the bench: passes, and products with the pool in each; a column of a block costs ¾ of a product.
-PASSES = {DENSE: 7, POOL: 7, SECANTS: 60}
-PRODUCTS = {DENSE: 5, POOL: 25, SECANTS: 0}
-COLUMN = 0.75
 LARGEST_DENSE = 1000
+# A factored P: numbers in the gradients of slices for each number in the larger factor, and bounds on slices and factors.
+NUMBERS, SLICES, LARGEST_FACTOR, SMALLEST_FACTOR = 8, (64, 1024), 4096, 4
+
+# Costs are in multiply-adds: a point takes as many as there are weights; what PyTorch and Python add to each call is CALL.
+# A column of a block costs ¾ of a product; points of a chunk are a call.
+CALL, COLUMN, CHUNK = 1e5, 0.75, 4096
+# Seen on the problems of the bench: passes of Newton's method to 1e-8, products in each on all the data and on a sample;
+# passes of L-BFGS around P by Nyström's approximation, and around a factored one.
+PASSES, PRODUCTS = 8, {DENSE: (5, 5), POOL: (8, 15)}
+SECANT_PASSES, SECANT_PASSES_FACTORED = 120, 80
+# ln 1e8: where a sample's Hessian contracts the gap by N/pool a pass, the passes are this over ln(pool/N).
+DIGITS = 18.4
+# A step of sgd costs sixteen calls and eight gradients of its batch; all of them save about two passes, a few save nothing.
+SGD_BATCH, SGD_CALLS, SGD_GRADIENTS, SAVED = 64, 16, 8, 2
+SGD_STEPS = (32, 300)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of a problem: weights, points, those kept, the memory, bytes of a number, and the weights' shape if they are a matrix."""
+
+    size: int
+    points: int
+    kept: int
+    memory: float
+    itemsize: int
+    matrix: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to step with, and what each way would cost in points that gradients and products are taken of."""
+    """What to step with, and what each way would cost in passes over the data: a gradient of all the data is one.
+
+    Attributes:
+        pool, held: points of the pool, and those of them that are held out for the step length.
+        rank, slices: directions of P, or where that is above zero, slices whose gradients a factored P is built from.
+        exact: whether the dense Hessian of the whole pool is taken anew in each pass.
+        steps: of sgd, before the first full gradient.
+
+    """
 
     method: str
-    pool: int  # points, with those held out
+    pool: int
     held: int
     rank: int
+    slices: int
+    exact: bool
+    steps: int
     costs: dict[str, float]
 
 
-def planned(size: int, points: int, kept: int, memory: float, itemsize: int) -> Plan:
-    """For so many weights and data points, of which so many are kept."""
+def planned(facts: Facts) -> Plan:
+    """The cheapest way of those that the memory allows for."""
+    size, points, kept, memory = facts.size, facts.points, facts.kept, facts.memory
     pool = points if points <= min(ALL, kept) else min(POOL_POINTS, kept)
-    rank = max(1, min(RANK, size, pool // POINTS_A_RANK, int(memory / 8 / (size * itemsize))))
+    rank = max(1, min(RANK, size, pool // POINTS_A_RANK, int(memory / 8 / (size * facts.itemsize))))
     held = pool // HELD_OUT if pool < points else 0
-    costs = {m: _cost(m, size, points, pool, rank) for m in (DENSE, POOL, SECANTS)}
-    allowed = dict(costs)
-    if size > LARGEST_DENSE or 8 * size**2 > memory / 8:
-        del allowed[DENSE]
-    if pool < points and size > pool:  # the pool's Hessian has no full rank
-        del allowed[POOL]
-    else:
-        del allowed[SECANTS]
-    method = min(allowed, key=lambda m: allowed[m])
-    return Plan(method, pool, held, rank, costs)
+    prices = Prices(size, points, pool, rank, slices_for(facts.matrix, pool), facts.itemsize == 8)
+    allowed = [POOL, SECANTS]
+    if size <= LARGEST_DENSE and 8 * size**2 <= memory / 8:
+        allowed = [DENSE, POOL, SECANTS]
+    costs = {m: prices.whole(m) / prices.call(points) for m in (DENSE, POOL, SECANTS)}
+    method = min(allowed, key=lambda m: costs[m])
+    slices = prices.slices if method == SECANTS else 0
+    return Plan(method, pool, held, rank, slices, method == DENSE and prices.exact, prices.steps(method), costs)
+
+
+def slices_for(matrix: tuple[int, int] | None, pool: int) -> int:
+    """Slices that both factors can be told from; none where the weights are no matrix, or the pool is too small."""
+    if matrix is None or min(matrix) < SMALLEST_FACTOR or max(matrix) > LARGEST_FACTOR:
+        return 0
+    least, most = SLICES
+    wanted = max(least, -(-NUMBERS * max(matrix) // min(matrix)))
+    return wanted if wanted <= min(most, pool // 4) else 0
 
 
 def build_points(method: str, size: int, pool: int, rank: int) -> int:
-    """Points that P is built from: enough for its directions, at most the pool."""
+    """Points that P is built from: enough for its directions or slices, at most the pool."""
     return min(pool, max(512, POINTS_A_DIRECTION[method] * (size if method == DENSE else rank)))
 
 
-def _cost(method: str, size: int, points: int, pool: int, rank: int) -> float:
-    columns = size if method == DENSE else rank
-    build = COLUMN * columns * build_points(method, size, pool, rank)
-    return PASSES[method] * (points + PRODUCTS[method] * pool) + build
+@dataclass(frozen=True)
+class Prices:
+    """Predicted costs, in multiply-adds."""
+
+    size: int
+    points: int
+    pool: int
+    rank: int
+    slices: int
+    double: bool
+
+    def call(self, points: int) -> float:
+        """A gradient, or a product."""
+        return points * self.size + CALL * -(-points // CHUNK)
+
+    def block(self, columns: int, points: int) -> float:
+        """Products with several columns at once."""
+        return COLUMN * columns * points * self.size + CALL * (1 + columns / 16)
+
+    def build(self, method: str) -> float:
+        """P, once."""
+        if method == DENSE:
+            return self.block(self.size, build_points(DENSE, self.size, self.pool, self.rank))
+        if self.slices and method == SECANTS:
+            return self.slices * CALL + self.call(build_points(method, self.size, self.pool, self.slices))
+        return self.block(self.rank, build_points(method, self.size, self.pool, self.rank)) + self.rank * CALL
+
+    @property
+    def exact(self) -> bool:
+        """Whether a dense Hessian in each pass costs less than conjugate gradients around an older one; in double precision."""
+        return self.double and self.pool == self.points and self.block(self.size, self.pool) < self.conjugate(DENSE)
+
+    def conjugate(self, method: str) -> float:
+        """Conjugate gradients on the pool, their own operations on vectors included."""
+        return PRODUCTS[method][self.pool < self.points] * (self.call(self.pool) + CALL / 2)
+
+    def a_pass(self, method: str) -> float:
+        """A full gradient, and the direction."""
+        if method == SECANTS:
+            return self.call(self.points) + 5 * CALL
+        exact = method == DENSE and self.exact
+        return self.call(self.points) + (self.block(self.size, self.pool) if exact else self.conjugate(method))
+
+    def passes(self, method: str) -> float:
+        """To a gap of 1e-8."""
+        if method == SECANTS:
+            return SECANT_PASSES_FACTORED if self.slices else SECANT_PASSES
+        if self.pool == self.points:
+            return PASSES
+        return max(PASSES, DIGITS / math.log(self.pool / self.size)) if self.pool > self.size else math.inf
+
+    def whole(self, method: str) -> float:
+        """All of it."""
+        return self.passes(method) * self.a_pass(method) + self.build(method)
+
+    def steps(self, method: str) -> int:
+        """Of sgd: as many as cost what they save, none where these are few."""
+        least, most = SGD_STEPS
+        step = SGD_CALLS * CALL + SGD_GRADIENTS * SGD_BATCH * self.size
+        steps = int(min(most, SAVED * self.a_pass(method) / step))
+        return steps if steps >= least else 0

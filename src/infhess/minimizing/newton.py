@@ -11,15 +11,18 @@ from torch import Tensor
 
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
-from infhess.minimizing.choice import DENSE, POOL, Plan, build_points
+from infhess.minimizing.choice import DENSE, Plan, build_points
 from infhess.minimizing.conjugate import Solved, conjugate_gradients
+from infhess.minimizing.factored import factored_inverse
 from infhess.minimizing.objective import Value
 from infhess.minimizing.pool_curvature import Inverse, PoolCurvature, dense_inverse, nystrom_inverse
 from infhess.minimizing.reservoir import Reservoir
 from infhess.minimizing.secants import Secant, two_loops, usable
 
-# Share of the gap that conjugate gradients may leave; iterations at the most, and those after which P is built anew.
-TOLERANCE, MOST, SLOW = 0.02, 250, {DENSE: 12, POOL: 30}
+# Share of the gap that conjugate gradients may leave; iterations at the most.
+TOLERANCE, MOST = 0.02, 250
+# Iterations after which P is built anew: few where that is cheap.
+SLOW, SLOW_NYSTROM = 12, 30
 # Secants kept: of what a pool misses, and of everything where there is no pool.
 MISSED, ALL_SECANTS = 10, 20
 # A pool grows so many times at once.
@@ -42,6 +45,38 @@ class Proposal:
     left: float
     iterations: int
     negative: bool
+
+
+class Kept:
+    """What is kept of the data, and how P is built from it.
+
+    Args:
+        graph: bytes that the graph of a point takes.
+        memory: bytes for graphs.
+
+    """
+
+    def __init__(
+        self, source: Hessian, plan: Plan, reservoir: Reservoir, graph: float, memory: float, wide: torch.dtype
+    ) -> None:
+        self.source, self.plan, self.reservoir, self.wide = source, plan, reservoir, wide
+        self.most = memory / max(graph, 1.0)  # points whose graphs may be kept
+
+    def curvature(self, chunks: list[Batch], points: int) -> PoolCurvature:
+        """At the present parameters."""
+        return PoolCurvature(self.source, chunks, points <= self.most, self.wide)
+
+    def inverse(self, first: int, pool: int) -> Inverse:
+        """P² from points of the pool that are not held out."""
+        plan, source = self.plan, self.source
+        points = min(pool - first, build_points(plan.method, source.size, pool, plan.slices or plan.rank))
+        chunks = self.reservoir.between(first, first + points)
+        if plan.method == DENSE:
+            return dense_inverse(self.curvature(chunks, points))
+        if plan.slices:
+            (batch,) = self.reservoir.shuffled(first, first + points)
+            return factored_inverse(source, batch, plan.slices, self.curvature(chunks, points))
+        return nystrom_inverse(source, chunks, plan.rank, self.wide)
 
 
 def nothing_left(here: Point) -> Proposal:
@@ -68,21 +103,21 @@ class PoolNewton:
 
     """
 
-    def __init__(self, source: Hessian, plan: Plan, reservoir: Reservoir, memory: float, wide: torch.dtype) -> None:
-        self.source, self.plan, self.reservoir, self.memory, self.wide = source, plan, reservoir, memory, wide
+    def __init__(self, kept: Kept) -> None:
+        self.kept, self.plan, self.reservoir = kept, kept.plan, kept.reservoir
         self._secants: list[Secant] = []
         self._gradient: Tensor | None = None  # of the pool, at the last point
+        self._curvature: PoolCurvature | None = None  # at the present point, where the gradient was taken with it
         self._inverse: Inverse | None = None
         self._slow = self.grown = False
-        self._take(plan.pool)
+        self._take(self.plan.pool)
 
     def _take(self, points: int) -> None:
-        self.points, self.whole, self._inverse = points, points >= self.reservoir.points, None
-        first = 0 if self.whole else self.plan.held
-        self.held = self.reservoir.between(0, first) if first else []
-        self._chunks = self.reservoir.between(first, points)
-        build = build_points(self.plan.method, self.source.size, points, self.plan.rank)
-        self._part = self.reservoir.between(first, first + build)
+        self.points, self.whole = points, points >= self.reservoir.points
+        self._inverse = self._curvature = None
+        self._first = 0 if self.whole else self.plan.held
+        self.held = self.reservoir.between(0, self._first) if self._first else []
+        self._chunks = self.reservoir.between(self._first, points)
 
     def grow(self) -> bool:
         """Take more of what is kept, where there is more; secants of what the smaller pool missed are gone."""
@@ -92,24 +127,47 @@ class PoolNewton:
         self._take(min(GROWTH * self.points, self.reservoir.kept))
         return True
 
+    def evaluate(self) -> Value | None:
+        """Loss and gradient over all the data, where the pool is that: the graph then serves products as well."""
+        kept = self.kept
+        if not (self.whole and self.points <= kept.most and kept.source.kind == "exact"):
+            return None
+        try:
+            self._curvature = curvature = kept.curvature(self._chunks, self.points)
+        except ValueError:  # the loss is not finite here
+            return Value(math.inf, torch.zeros(kept.source.size, dtype=kept.wide), self.points)
+        finite = bool(torch.isfinite(curvature.gradient).all())
+        return Value(curvature.loss if finite else math.inf, curvature.gradient, self.points)
+
     def propose(self, here: Point) -> Proposal:
         """At a point where the parameters are."""
-        g, solved = here.value.gradient, []
+        g = here.value.gradient
         if not bool(g.any()):
             return nothing_left(here)
         self.grown = False
-        curvature = PoolCurvature(self.source, self._chunks, self.memory, self.wide)
+        curvature = self._curvature or self.kept.curvature(self._chunks, self.points)
+        self._curvature = None
+        return self._exact(g, curvature) if self.plan.exact else self._conjugate(g, curvature)
+
+    def _exact(self, g: Tensor, curvature: PoolCurvature) -> Proposal:
+        """With the dense Hessian of this very point."""
+        found = dense_inverse(curvature)
+        flat = (1.0, 1) if found.flat else (0.0, 0)
+        return proposed(g, found.apply(g), Solved(g, *flat, found.negative), found.negative)
+
+    def _conjugate(self, g: Tensor, curvature: PoolCurvature) -> Proposal:
         if self._inverse is None or self._slow:
-            self._inverse = self._built()
+            self._inverse = self.kept.inverse(self._first, self.points)
         self._complete(curvature)
+        P2, solved = self._inverse, []
 
         def inverse(q: Tensor) -> Tensor:
             solved.append(conjugate_gradients(curvature.product, q, P2.apply, TOLERANCE, MOST))
             return solved[-1].x
 
-        P2 = self._inverse
         d = two_loops(self._pairs(curvature), g, inverse)
-        self._slow = solved[0].iterations > SLOW[self.plan.method]
+        cheap = self.plan.method == DENSE or self.plan.slices
+        self._slow = solved[0].iterations > (SLOW if cheap else SLOW_NYSTROM)
         self._gradient = None if self.whole else curvature.gradient
         return proposed(g, d, solved[0], P2.negative)
 
@@ -134,30 +192,26 @@ class PoolNewton:
         changes = [secant.change / n for secant, n in zip(self._secants, lengths)]
         return usable([(s, y + c) for s, y, c in zip((S / lengths).unbind(1), Y.unbind(1), changes)])
 
-    def _built(self) -> Inverse:
-        if self.plan.method == DENSE:
-            return dense_inverse(PoolCurvature(self.source, self._part, self.memory, self.wide))
-        return nystrom_inverse(self.source, self._part, self.plan.rank, self.wide)
-
 
 class AroundP:
     """L-BFGS with P², built once from a part of the pool, as its first inverse: no product in a pass."""
 
-    def __init__(self, source: Hessian, plan: Plan, reservoir: Reservoir, memory: float, wide: torch.dtype) -> None:
-        self.source, self.plan, self.wide, self.points, self.whole = source, plan, wide, plan.pool, False
-        build = build_points(plan.method, source.size, plan.pool, plan.rank)
-        self._part = reservoir.between(plan.held, plan.held + build)
-        self.held: list[Batch] = reservoir.between(0, plan.held)
+    def __init__(self, kept: Kept) -> None:
+        self.kept, self.plan, self.points, self.whole = kept, kept.plan, kept.plan.pool, False
+        self.held: list[Batch] = kept.reservoir.between(0, kept.plan.held) if kept.plan.held else []
         self.grown = False
         self._inverse: Inverse | None = None
         self._pairs: list[tuple[Tensor, Tensor]] = []
+
+    def evaluate(self) -> None:
+        """There is no graph that could serve products."""
 
     def propose(self, here: Point) -> Proposal:
         """At a point where the parameters are."""
         if not bool(here.value.gradient.any()):
             return nothing_left(here)
         if self._inverse is None:
-            self._inverse = nystrom_inverse(self.source, self._part, self.plan.rank, self.wide)
+            self._inverse = self.kept.inverse(self.plan.held, self.points)
         pairs, P2 = usable(self._pairs), self._inverse.apply
         scale = 1.0
         if pairs:

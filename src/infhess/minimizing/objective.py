@@ -71,9 +71,9 @@ class Objective:
         return Value(loss / points, gradient / points, points)
 
 
-def additive(objective: Objective, first: Batch, second: Batch, both: Batch) -> bool:
+def additive(objective: Objective, first: Batch, second: Batch, whole: Value) -> bool:
     """Whether the loss of two batches joined is the mean of theirs, weighed by points; if not, batches stay as they come."""
-    parts, whole = objective.over([first, second]), objective.at(both, 0)
+    parts = objective.over([first, second])
     scale = max(abs(parts.loss), abs(whole.loss), float(torch.linalg.vector_norm(parts.gradient)))
     apart = float(torch.linalg.vector_norm(whole.gradient - parts.gradient))
     return bool(max(abs(whole.loss - parts.loss), apart) <= 10 * objective.eps**0.5 * scale)

@@ -11,44 +11,34 @@ from torch import Tensor
 
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
-from infhess.curvature.local import Local
+from infhess.curvature.local import HessianLocal, Local
 from infhess.preconditioners.build import NEGATIVE, blocked
 
 Apply = Callable[[Tensor], Tensor]
 
 
 class PoolCurvature:
-    """Products with the mean Hessian of chunks of data; their graphs are kept where they take less than `memory` bytes."""
+    """Products with the mean Hessian of chunks of data at the present parameters; graphs are kept between products, or not."""
 
-    def __init__(self, source: Hessian, chunks: list[Batch], memory: float, wide: torch.dtype) -> None:
+    def __init__(self, source: Hessian, chunks: list[Batch], keep: bool, wide: torch.dtype) -> None:
         self.source, self.chunks, self.wide = source, chunks, wide
         sizes = [source.points_of(c) for c in chunks]
         self.points, self._shares = sum(sizes), [n / sum(sizes) for n in sizes]
-        first, taken = self._measured()
-        rest = range(1, len(chunks))
-        self._kept = [first, *map(self._local, rest)] if taken * len(chunks) <= memory else None
+        self._kept = list(map(self._local, range(len(chunks)))) if keep else None
 
     def _local(self, i: int) -> Local:
         local = self.source.at(self.chunks[i], i)
         local.points = self.source.points_of(self.chunks[i])
         return local
 
-    def _measured(self) -> tuple[Local, int]:
-        """The first chunk's curvature, and the bytes of its graph."""
-        seen: dict[int, int] = {}
-
-        def note(t: Tensor) -> Tensor:
-            if t.layout == torch.strided:  # a sparse one is data, not of the graph
-                seen[t.data_ptr()] = t.numel() * t.element_size()
-            return t
-
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-            local = self._local(0)
-        return local, sum(seen.values())
-
     def _locals(self) -> Iterator[tuple[float, Local]]:
         each = map(self._local, range(len(self.chunks))) if self._kept is None else iter(self._kept)
         return zip(self._shares, each)
+
+    @cached_property
+    def loss(self) -> float:
+        """The mean loss of the pool, where graphs of exact products are kept."""
+        return sum(share * local.loss for share, local in self._locals() if isinstance(local, HessianLocal))
 
     @cached_property
     def gradient(self) -> Tensor:
@@ -71,11 +61,28 @@ class PoolCurvature:
         return torch.stack(parts).sum(0)
 
 
+def graph_bytes(source: Hessian, chunk: Batch) -> int:
+    """Memory that the graph of a chunk takes; a product with it shows that the loss can be differentiated twice."""
+    seen: dict[int, int] = {}
+
+    def note(t: Tensor) -> Tensor:
+        if t.layout == torch.strided:  # a sparse one is data, not of the graph
+            seen[t.data_ptr()] = t.numel() * t.element_size()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        local = source.at(chunk, 0)
+    local.product(torch.ones(source.size, dtype=source.like.dtype, device=source.like.device))
+    source.count_products(1, source.points_of(chunk))
+    return sum(seen.values())
+
+
 class Inverse(NamedTuple):
-    """P² ≈ H⁻¹, and whether curvature was negative beyond rounding."""
+    """P² ≈ H⁻¹, whether curvature was negative beyond rounding, and whether there was none at all."""
 
     apply: Apply
     negative: bool
+    flat: bool = False
 
 
 def dense_inverse(curvature: PoolCurvature) -> Inverse:
@@ -85,7 +92,8 @@ def dense_inverse(curvature: PoolCurvature) -> Inverse:
     values, V = torch.linalg.eigh((H + H.mT) / 2)
     top = float(values[-1]) if float(values[-1]) > 0 else 1.0
     clipped = values.clamp(min=10 * torch.finfo(like.dtype).eps * top)
-    return Inverse(lambda v: V @ ((V.mT @ v) / clipped), bool(values[0] < -NEGATIVE * top))
+    flat = not float(values[-1]) > 0
+    return Inverse(lambda v: V @ ((V.mT @ v) / clipped), bool(values[0] < -NEGATIVE * top), flat)
 
 
 def nystrom_inverse(source: Hessian, chunks: list[Batch], rank: int, wide: torch.dtype) -> Inverse:

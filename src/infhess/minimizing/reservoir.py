@@ -62,6 +62,16 @@ class Reservoir:
         chosen = [_picked(batch, mask, self.cut) for mask, batch in parts if bool(mask.any())]
         return list(in_chunks(chosen, self.cut))
 
+    def shuffled(self, first: int, last: int) -> list[Batch]:
+        """The same points in a random order: one batch, or batches as they came where these are not cut."""
+        low, high = self._key(first), self._key(last)
+        parts = sorted(self._parts, key=lambda part: 0.0 if self.cut else float(part[0][0]))
+        masks = [(_within(keys, low, high), keys, batch) for keys, batch in parts]
+        chosen = [_picked(batch, mask, self.cut) for mask, _, batch in masks if bool(mask.any())]
+        if not self.cut:
+            return chosen
+        return [_indexed(joined(chosen), torch.cat([keys[mask] for mask, keys, _ in masks]).argsort())]
+
     def settle(self) -> None:
         """Once a pass is over: what is kept, in chunks."""
         if not self.whole:
@@ -98,7 +108,12 @@ def _picked(batch: Batch, mask: Tensor, cut: bool) -> Batch:
     """The points of a batch where the mask is true; all of them where it is not cut."""
     if not cut or bool(mask.all()):
         return batch
-    index, n = mask.nonzero()[:, 0], size_of(batch)
+    return _indexed(batch, mask.nonzero()[:, 0])
+
+
+def _indexed(batch: Batch, index: Tensor) -> Batch:
+    """The points with these numbers."""
+    n = size_of(batch)
 
     def pick(leaf: object) -> object:
         if isinstance(leaf, list):

@@ -16,7 +16,7 @@ class Minimum:
         gap: estimate of (L − L*)/(L₀ − L*), the share that is left of what there was to gain; NaN after sgd alone.
         loss: the loss over all the data; over the pool after sgd alone.
         data_points: data points read by gradients, each time counted anew.
-        passes: passes over the data, the first one of sgd included.
+        passes: passes over the data; a first one of sgd is included.
         products: Hessian-vector products, and gradients of pool and held-out points, which cost as much.
         product_points: the data points in them, each time counted anew.
         seconds: from call to return.
@@ -58,16 +58,18 @@ class Minimum:
         except ImportError as error:
             raise ImportError("plot: needs matplotlib; pip install 'infhess[experiments]'") from error
         ax = plt.subplots(figsize=(6, 4))[1] if ax is None else ax
-        return drawn(ax, [r for r in self.history if r["gap"] == r["gap"] and not r["cut"]])
+        return drawn(ax, self.history)
 
 
-def drawn(ax: Any, rows: list[Row]) -> Any:
-    """Rows with a gap, on axes."""
+def drawn(ax: Any, history: list[Row]) -> Any:
+    """Rows with a gap, on axes; a first pass of sgd is shaded."""
+    rows = [r for r in history if r["gap"] == r["gap"] and not r["cut"]]
     x, gaps, uppers = ([r[name] for r in rows] for name in ("pass", "gap", "gap_upper"))
     ax.fill_between(x, gaps, uppers, alpha=0.25, linewidth=0, label="up to its bound, 95 %")
     ax.plot(x, gaps, marker="o", label="gap, estimated")
-    ax.axvspan(0, 1, color="0.92", zorder=0)
-    ax.text(0.5, 0.97, "sgd", transform=ax.get_xaxis_transform(), ha="center", va="top", color="0.4")
+    if history and history[0]["phase"] == "sgd":
+        ax.axvspan(0, 1, color="0.92", zorder=0)
+        ax.text(0.5, 0.97, "sgd", transform=ax.get_xaxis_transform(), ha="center", va="top", color="0.4")
     ax.set(yscale="log", xlabel="passes over the data", ylabel="gap (L − L*)/(L₀ − L*)")
     ax.set_xlim(left=0)
     ax.legend(frameon=False)

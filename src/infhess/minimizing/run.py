@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,18 +14,19 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from infhess.curvature.batch_source import Hessian
-from infhess.curvature.batches import Batch, Stream, part_of, size_of
+from infhess.curvature.batches import Batch, Stream, part_of, sliced
 from infhess.curvature.local import DoubleBackwardError
-from infhess.minimizing.choice import ALL, SECANTS, SGD, Plan, planned
+from infhess.minimizing.choice import ALL, SECANTS, SGD, SGD_BATCH, SGD_STEPS, Facts, Plan, planned
 from infhess.minimizing.descent import Pass, descend
-from infhess.minimizing.newton import AroundP, Model, PoolNewton
+from infhess.minimizing.factored import matrix_of
+from infhess.minimizing.newton import AroundP, Kept, Model, PoolNewton
 from infhess.minimizing.objective import Objective, Value, additive
-from infhess.minimizing.pool_curvature import PoolCurvature
+from infhess.minimizing.pool_curvature import graph_bytes
 from infhess.minimizing.reservoir import Reservoir, in_chunks, is_sparse
 from infhess.minimizing.result import Minimum
 from infhess.minimizing.run_file import read_run, write_run
 from infhess.minimizing.stop_rule import LEVEL, NEAR, Gap, Row, extrapolated, idle, relative, slow, spread
-from infhess.minimizing.warm_up import STEPS, WarmUp, gradients_kept
+from infhess.minimizing.warm_up import WarmUp, gradients_kept
 
 UNKNOWN = Gap(math.nan, math.nan)
 # Points of a sample at the most, where not all the data is kept.
@@ -47,6 +50,7 @@ class Run:
         self.loss, self.start_loss, self.gap = math.nan, math.nan, UNKNOWN
         self.data_points, self.stopped, self.method = 0, "passes", SGD
         self.history: list[Row] = []
+        self._unused = 0  # points that were read, and whose gradient was not taken yet
         self._last = (math.nan, math.nan)  # Newton's estimate of the gap at the last point, and the loss there
         self.notes = loader_notes(batches)
 
@@ -54,32 +58,53 @@ class Run:
 
     def passes(self) -> Iterator[Row]:
         """Rows, one for each pass."""
-        if not self.history:
-            yield self._first_pass()
-        elif self._is_over():
+        if self._is_over():
             return
-        elif self.made < self.most:
-            yield self._read_again()
         if self.one_shot:
-            self.notes.append(
-                "batches can be read only once: this is the pass of sgd alone, with no gap; pass a DataLoader or a list"
-            )
-        elif self.made < self.most:
-            yield from self._newton_passes()
+            yield self._streamed()
+            return
+        self._read(lambda batch: None)
+        plan = self._planned()
+        if plan.steps:
+            yield self._sgd_phase(plan.steps)
+        elif not self.reservoir.whole:
+            yield self._row("reading", self.gap)
+        else:
+            self._unused = self.reservoir.points
+        if self.made < self.most:
+            yield from self._newton_passes(plan)
 
-    def _first_pass(self) -> Row:
-        """Sgd; it leaves the better of the mean of iterates and the start, as the pool sees them."""
-        start, warm_up = self.best, WarmUp(self.objective, math.inf if self.one_shot else STEPS)
+    def _streamed(self) -> Row:
+        """Sgd on batches that can be read only once."""
+        with self._sgd() as warm_up:
+            self._read(lambda batch: warm_up.step(batch, self.reservoir.cut))
+        self.notes.append(
+            "batches can be read only once: this is the pass of sgd alone, with no gap; pass a DataLoader or a list"
+        )
+        return self._row("sgd")
+
+    def _sgd_phase(self, steps: int) -> Row:
+        """Sgd on a random part of what was read."""
+        cut, points = self.reservoir.cut, min(steps * SGD_BATCH, self.reservoir.kept)
+        batches = self.reservoir.shuffled(0, points)
+        with self._sgd() as warm_up:
+            for batch in sliced(batches, -(-points // SGD_BATCH)) if cut else batches[:steps]:
+                warm_up.step(batch, cut)
+        return self._row("sgd")
+
+    @contextmanager
+    def _sgd(self) -> Iterator[WarmUp]:
+        """After it, and after Ctrl-C, the best point is the start or the mean of iterates, whichever the pool prefers."""
+        start, warm_up = self.best, WarmUp(self.objective)
         try:
             with gradients_kept(self.objective.flat):
-                self._read(lambda batch: warm_up.step(batch, self.reservoir.cut))
+                yield warm_up
         finally:
             self.source.products += warm_up.products
             self.source.product_points += warm_up.product_points
             self.notes += warm_up.notes
-            if self.reservoir.points:  # after Ctrl-C too
+            if self.reservoir.points:
                 self._take_better(start, warm_up.average)
-        return self._row("sgd")
 
     def _take_better(self, start: Tensor, average: Tensor) -> None:
         pool = self.reservoir.between(0, ALL)
@@ -88,12 +113,6 @@ class Run:
             self.best, self.loss = average, after
         else:
             self.best, self.loss = start, self.start_loss
-
-    def _read_again(self) -> Row:
-        """A pass that fills the reservoir of a run that goes on from a checkpoint."""
-        self.objective.put(self.best)
-        self._read(lambda batch: None)
-        return self._row("reading", self.gap)
 
     def _read(self, step: Callable[[Batch], None]) -> None:
         try:
@@ -111,23 +130,36 @@ class Run:
     def _see(self, batch: Batch) -> None:
         """Keep a batch; the first one shows whether batches may be cut and joined."""
         if not self.reservoir.points:
-            if not self.objective.at(batch, 0).loss < math.inf:
+            value = self.objective.at(batch, 0)
+            if not value.loss < math.inf:
                 raise ValueError("loss: expected a finite number at the start, got NaN or infinity; start elsewhere")
-            self.reservoir.cut = self._is_mean_over_points(batch)
+            self.reservoir.cut = self._is_mean_over_points(batch, value)
         self.reservoir.add(batch)
 
-    def _is_mean_over_points(self, batch: Batch) -> bool:
-        n = size_of(batch)
+    def _is_mean_over_points(self, batch: Batch, value: Value) -> bool:
+        n = value.points
         if is_sparse(batch):
             return False
         if n < 2:
             return True
-        mean = additive(self.objective, part_of(batch, 0, n // 2), part_of(batch, n // 2, n), batch)
+        mean = additive(self.objective, part_of(batch, 0, n // 2), part_of(batch, n // 2, n), value)
         if not mean:
             self.notes.append(
                 "the loss of a batch is not the mean over its points: batches are kept as they come, weighed by points"
             )
         return mean
+
+    def _planned(self) -> Plan:
+        """What to step with; the only pass is one of sgd, and a run that goes on from a checkpoint needs none."""
+        flat, reservoir = self.objective.flat, self.reservoir
+        matrix = (
+            matrix_of([p.shape for p in flat.params]) if reservoir.cut and len(flat.live) == len(flat.params) else None
+        )
+        itemsize = self.source.like.element_size()
+        plan = planned(Facts(flat.size, reservoir.points, reservoir.kept, self.memory, itemsize, matrix))
+        if self.history:
+            return replace(plan, steps=0)
+        return replace(plan, steps=SGD_STEPS[1]) if self.most == 1 else plan
 
     def _over(self, batches: list[Batch], w: Tensor) -> Value:
         """At w, on points that were read already: counted as a product."""
@@ -141,19 +173,14 @@ class Run:
 
     # ---- the passes after it
 
-    def _newton_passes(self) -> Iterator[Row]:
-        plan = planned(
-            self.objective.size,
-            self.reservoir.points,
-            self.reservoir.kept,
-            self.memory,
-            self.source.like.element_size(),
-        )
+    def _newton_passes(self, plan: Plan) -> Iterator[Row]:
+        self.objective.put(self.best)
+        graph = self._graph()
         self.method = plan.method
-        self.notes += [*told(plan, self.reservoir), *self._differences()]
-        kind = AroundP if plan.method == SECANTS else PoolNewton
-        model: Model = kind(self.source, plan, self.reservoir, self.memory / 4, self.objective.wide)
-        for found in descend(self.objective, self._full, model, self.best, self._count):
+        self.notes += told(plan, self.reservoir)
+        kept = Kept(self.source, plan, self.reservoir, graph, self.memory / 4, self.objective.wide)
+        model: Model = AroundP(kept) if plan.method == SECANTS else PoolNewton(kept)
+        for found in descend(self.objective, lambda: self._full(model), model, self.best, self._count):
             yield self._noted(found, model)
             if found.proposal is not None and found.proposal.negative:
                 self.stopped, self.gap = "not convex: negative curvature was seen on the pool", UNKNOWN
@@ -164,26 +191,31 @@ class Run:
                     f"contraction was slow: a pool of {model.points:,} points from pass {self.made + 1} on"
                 )
 
-    def _differences(self) -> list[str]:
-        """Products by differences of gradients, where the loss cannot be differentiated twice."""
-        probe = self.reservoir.between(0, 1)
+    def _graph(self) -> float:
+        """Bytes of the graph of a point; where the loss cannot be differentiated twice, products are differences."""
+        chunk = self.reservoir.between(0, 256)[0]
         try:
-            PoolCurvature(self.source, probe, 0.0, self.objective.wide).product(self.best)
+            return graph_bytes(self.source, chunk) / self.source.points_of(chunk)
         except DoubleBackwardError as error:
             self.source.kind = "difference"
-            return [f"products are differences of gradients: {error}"]
-        return []
+            self.notes.append(f"products are differences of gradients: {error}")
+        except ValueError:  # a loss that is not finite: the first full pass says so
+            pass
+        return 0.0
 
     @property
     def made(self) -> int:
         """Passes made."""
         return len(self.history)
 
-    def _full(self) -> Value:
-        """Loss and gradient over all the data: a pass."""
-        whole = self.reservoir.whole
-        value = self.objective.over(self.reservoir.chunks() if whole else in_chunks(self.batches, self.reservoir.cut))
-        self.data_points += value.points
+    def _full(self, model: Model) -> Value:
+        """Loss and gradient over all the data: a pass, and the first one where no gradient was taken while it was read."""
+        whole, value = self.reservoir.whole, model.evaluate()
+        if value is None:
+            batches = self.reservoir.chunks() if whole else in_chunks(self.batches, self.reservoir.cut)
+            value = self.objective.over(batches)
+        self.data_points += value.points - self._unused
+        self._unused = 0
         return value
 
     def _noted(self, found: Pass, model: Model) -> Row:
@@ -191,10 +223,10 @@ class Run:
         loss, proposal = found.point.value.loss, found.proposal
         if proposal is None:
             return self._row("newton", step=found.alpha, pool=model.points, cut=True)
-        if not any(
-            r["phase"] == "newton" for r in self.history
-        ):  # the pool's loss at the start, with its error where we are now taken off
-            self.start_loss += loss - self.loss
+        if math.isnan(self.start_loss):
+            self.start_loss = loss
+        elif not any(r["phase"] == "newton" for r in self.history):
+            self.start_loss += loss - self.loss  # the pool's, with its error where we are now taken off
         value = relative(self._left(proposal.decrement * (1 + proposal.left), loss), loss, self.start_loss)
         gap = Gap(value, spread(self.method, model.whole, proposal.left, value))
         if not self.gap.value <= value or loss < self.loss - 8 * self.objective.eps * abs(loss):
@@ -277,9 +309,10 @@ def loader_notes(batches: Iterable[Batch]) -> list[str]:
 
 def told(plan: Plan, reservoir: Reservoir) -> list[str]:
     """The choice that was made, and what is kept."""
-    costs = ", ".join(f"{name} {cost / reservoir.points:.0f}" for name, cost in plan.costs.items())
+    costs = ", ".join(f"{name} {cost:.0f}" for name, cost in plan.costs.items())
+    sgd = f"{plan.steps} steps of sgd, then " if plan.steps else "no sgd, which would cost more than it saves: "
     kept = "all the data" if reservoir.whole else f"a sample of {reservoir.kept:,} points"
     return [
-        f"{plan.method} on a pool of {plan.pool:,} of {reservoir.points:,} points; predicted work in passes: {costs}",
+        f"{sgd}{plan.method} on a pool of {plan.pool:,} of {reservoir.points:,} points; predicted cost in passes: {costs}",
         f"{kept} kept in memory: {reservoir.bytes_kept / 2**20:.1f} MiB",
     ]

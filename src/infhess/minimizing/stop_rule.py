@@ -22,8 +22,9 @@ IDLE, LATE = 4, 20
 CUTS = 8
 # Rounding of the loss times this is where its gap may be rounding as well.
 NEAR = 1e3
-# Of the gap of the pass before, in two passes in a row: contraction is slow.
-SLOW = 0.3
+# Of the gap of the pass before, in two passes in a row: contraction is slow. Gaps above FAR do not count: there it is the loss,
+# far from a quadratic, that slows Newton's method, and not the sample.
+SLOW, FAR = 0.3, 0.1
 
 
 class Gap(NamedTuple):
@@ -79,6 +80,6 @@ def idle(rows: Sequence[Row], rounding: float) -> bool:
 def slow(rows: Sequence[Row]) -> bool:
     """Whether two passes in a row, with the same pool, have left more than a third of the gap each."""
     last = [r for r in rows if r["phase"] == "newton" and not r["cut"]][-3:]
-    if len(last) < 3 or len({r["pool"] for r in last}) > 1:
+    if len(last) < 3 or len({r["pool"] for r in last}) > 1 or last[0]["gap"] > FAR:
         return False
     return all(b["gap"] > SLOW * a["gap"] for a, b in pairwise(last))

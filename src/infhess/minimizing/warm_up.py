@@ -1,4 +1,4 @@
-"""The first pass: self-driving sgd, while a sample of the data is kept."""
+"""Self-driving sgd, before the first full gradient."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import torch
 
 from infhess.curvature.batches import Batch, size_of, sliced
 from infhess.curvature.flat import Flat
+from infhess.minimizing.choice import SGD_BATCH
 from infhess.minimizing.objective import Objective
 from infhess.optim import Preconditioned
-
-# Steps after which the first pass goes on reading alone: a tenth of a pass of sgd serves the passes that follow as well.
-PIECE = 64
-STEPS = 300
 
 
 class WarmUp:
@@ -27,27 +24,22 @@ class WarmUp:
 
     """
 
-    def __init__(self, objective: Objective, most: float = STEPS) -> None:
-        self.objective, self.most = objective, most
+    def __init__(self, objective: Objective) -> None:
+        self.objective, self.over = objective, False
         self.average = objective.weights
         self.steps, self.products, self.product_points = 0, 0, 0
         self.notes: list[str] = []
         self._optimizer = Preconditioned(torch.optim.SGD(objective.flat.live, lr=1.0))
 
-    @property
-    def over(self) -> bool:
-        """Whether it is to make no more steps."""
-        return self.steps >= self.most
-
     def step(self, batch: Batch, cut: bool) -> None:
         """One step, or several on parts of a large batch; one that fails is the last."""
         try:
-            for part in parts_of(batch, PIECE) if cut else [batch]:
+            for part in parts_of(batch, SGD_BATCH) if cut and not self.over else [batch]:
                 if not self.over:
                     self._step(part, cut)
         except ValueError as error:
             self.notes.append(f"sgd ended after {self.steps} steps: {error}")
-            self.most = self.steps
+            self.over = True
 
     def _step(self, batch: Batch, split: bool) -> None:
         optimizer = self._optimizer

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from convex_cases import small
-from infhess.bench import accuracy_baselines, accuracy_bench
-from infhess.bench.accuracy_baselines import MINIMIZE, EnoughError, Recorder, infhess, solvers
+from infhess.bench import accuracy_baselines, accuracy_bench, recorder
+from infhess.bench.accuracy_baselines import infhess, solvers
+from infhess.bench.recorder import MINIMIZE, EnoughError, Recorder
 from infhess.harness import EXACT, START, Row
 from infhess.problems.convex_problems import ConvexProblem, huber, logistic, poisson, softmax, squares
 from infhess.problems.unseen_problems import UNSEEN
@@ -43,7 +44,7 @@ def rows_of(solver, problem=PROBLEM, ends=ENDS):
 
 @pytest.mark.parametrize("name", [*solvers(PROBLEM), MINIMIZE])
 def test_every_method_descends_and_second_order_arrives(name, monkeypatch):
-    monkeypatch.setattr(accuracy_baselines, "PASSES", 60)
+    monkeypatch.setattr(recorder, "PASSES", 60)
     record = rows_of(infhess if name == MINIMIZE else solvers(PROBLEM)[name])
     gaps = [(r.loss - ENDS[0]) / (ENDS[1] - ENDS[0]) for r in record.rows]
     slow = "Adam" in name or "Sketchy" in name  # two steps a pass, on 300 points
@@ -53,7 +54,7 @@ def test_every_method_descends_and_second_order_arrives(name, monkeypatch):
 
 
 def test_gradients_are_counted_to_the_point(monkeypatch):
-    monkeypatch.setattr(accuracy_baselines, "PASSES", 8)
+    monkeypatch.setattr(recorder, "PASSES", 8)
     for name in ("torch L-BFGS", "SciPy L-BFGS-B"):
         counted = Counted(PROBLEM)
         record = rows_of(accuracy_baselines.GENERAL[name], counted.problem)

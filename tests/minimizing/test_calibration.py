@@ -26,9 +26,14 @@ def parts(problem, n, l2, seed):
     return replace(problem, data=(x[chosen], y[chosen]), l2=l2, test=None)
 
 
-def trials(problem, batch, seed):
+def ends_of(problem):
+    """The loss at the minimum and at the start."""
+    return problem.value(problem.solved()), problem.value(problem.model())
+
+
+def trials(problem, ends, batch, seed):
     """(bound, true gap) of each pass of a run that has a gap."""
-    best, start = problem.value(problem.solved()), problem.value(problem.model())
+    best, start = ends
     model, true = problem.model(), []
     result = infhess.minimize(
         problem.loss(model), model.parameters(), batches_of(problem, batch, seed), gap=1e-9, passes=40,
@@ -55,9 +60,12 @@ def test_the_bound_holds_on_small_problems(monkeypatch):
         *(small(loss, k, n=1500) for loss, k in ((logistic, 1), (softmax, 4), (poisson, 1))),
     ]
     found = []
-    for (i, problem), l2, points in product(enumerate(cases), (1e-5, 1e-2), (0, 200, 500)):
-        pool_of(monkeypatch, points)
-        found += trials(parts(problem, 1500, l2, i), 32 if i % 2 else 256, i)
+    for (i, problem), l2 in product(enumerate(cases), (1e-5, 1e-2)):
+        part = parts(problem, 1500, l2, i)
+        ends = ends_of(part)
+        for points in (0, 200, 500):
+            pool_of(monkeypatch, points)
+            found += trials(part, ends, 32 if i % 2 else 256, i)
     assert len(found) > 100
     checked(found)
 
@@ -76,14 +84,20 @@ def test_the_bound_holds_over_two_hundred_runs(monkeypatch):
     found, runs = [], 0
     for make, sizes in problems.values():
         problem = make()
-        for n, l2, share, batch in product(sizes, (1e-6, 1e-4, 1e-2), (0, 2, 4), (32, 256)):
-            pool_of(monkeypatch, n // share if share else 0)
-            found += trials(parts(problem, n, l2, runs), batch, runs)
+        for n, l2 in product(sizes, (1e-6, 1e-4, 1e-2)):
+            part = parts(problem, n, l2, runs)
+            ends = ends_of(part)
+            for share, batch in product((0, 2, 4), (32, 256)):
+                pool_of(monkeypatch, n // share if share else 0)
+                found += trials(part, ends, batch, runs)
+                runs += 1
+    for l2, seed in product((1e-6, 1e-5, 1e-4, 1e-3, 1e-2), range(3)):
+        part = replace(generated(seed), l2=l2)
+        ends = ends_of(part)
+        for share in (0, 4, 16):
+            pool_of(monkeypatch, 100_000 // share if share else 0)
+            found += trials(part, ends, 256, seed)
             runs += 1
-    for l2, share, seed in product((1e-6, 1e-5, 1e-4, 1e-3, 1e-2), (0, 4, 16), range(3)):
-        pool_of(monkeypatch, 100_000 // share if share else 0)
-        found += trials(parts(generated(seed), 100_000, l2, seed), 256, seed)
-        runs += 1
     assert runs >= 200
     checked(found)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable
@@ -10,59 +9,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from infhess.bench.published import ALPHA, inverse, nystrom
+from infhess.bench.recorder import Recorder
+from infhess.bench.sketchy import SKETCHY
 from infhess.curvature import Hessian
-from infhess.harness import Row
 from infhess.minimizing import minimize
 from infhess.problems import ConvexProblem
 from infhess.problems.convex_problems import logistic, softmax, squares
-
-MINIMIZE = "infhess.minimize"
-# A run ends at this gap, after so many passes of gradients, or so many seconds and one more for each NUMBERS in the data.
-ENOUGH, PASSES, SECONDS, NUMBERS = 3e-9, 500, 3.0, 2e7
-Iterate = Tensor | nn.Module
-
-
-class EnoughError(Exception):
-    """A run has come to its end."""
-
-
-class Recorder:
-    """The loss over all the data, against what was spent; its own time does not count.
-
-    Seconds are of the processor, of one thread: other work on the machine does not count either.
-    """
-
-    def __init__(self, problem: ConvexProblem, template: Row, best: float, start: float) -> None:
-        self.problem, self.template, self.n = problem, template, len(problem.data[0])
-        self.best, self.start, self._model = best, start, problem.model()
-        self.rows: list[Row] = []
-        # minimize ends by its own rule; what it took is in the rows.
-        self.limit = math.inf if template.method == MINIMIZE else SECONDS + problem.data[0].numel() / NUMBERS
-        self.points, self.product_points, self.products = 0, 0, 0
-        self._spent, self._since = 0.0, time.process_time()
-
-    def __call__(self, W: Tensor, loss: float | None = None) -> None:
-        """A row at these weights, where the loss over all the data may be known already."""
-        self._spent += time.process_time() - self._since
-        if loss is None:
-            self._model.weight.data.copy_(W.detach().reshape(self._model.weight.shape))
-            loss = self.problem.value(self._model)
-        self.write(loss, self._spent)
-        gap = (self.rows[-1].loss - self.best) / (self.start - self.best)
-        if gap <= ENOUGH or self.points > PASSES * self.n or self._spent > self.limit:
-            raise EnoughError
-        self._since = time.process_time()
-
-    def write(self, loss: float, seconds: float) -> None:
-        """A row; the metric is work in passes: points of gradients and of products."""
-        t, work = self.template, (self.points + self.product_points) / self.n
-        row = Row(t.experiment, t.problem, t.method, t.seed, t.batch_size, self.points, self.products,
-                  float(f"{seconds:.4g}"), loss, work)  # fmt: skip
-        self.rows.append(row)
-
 
 Solver = Callable[[ConvexProblem, Recorder], None]
 
@@ -161,55 +115,6 @@ def adam_cosine(rate: float, passes: int, problem: ConvexProblem, record: Record
         record(model.weight)
 
 
-def sketchy_svrg(rho: float, problem: ConvexProblem, record: Recorder) -> None:
-    """SketchySVRG (PROMISE, Frangella et al. 2024): SVRG with a Nyström preconditioner of rank 10 and ρ relative to λ₁.
-
-    Batches of 256, a snapshot each pass, the preconditioner from √n points anew each pass unless the loss is quadratic, and
-    the step ½ / λmax of the preconditioned Hessian of as many fresh points.
-    """
-    model, g = problem.model(), torch.Generator().manual_seed(record.template.seed)
-    loss, W, (x, y), n = problem.loss(model), model.weight, problem.data, record.n
-    source = Hessian(loss, [W], [problem.data])
-
-    def some(k: int) -> Any:
-        i = torch.randperm(n, generator=g)[:k]
-        return x[i], y[i]
-
-    def gradient(batch: Any) -> Tensor:
-        return torch.autograd.grad(loss(batch), [W])[0].reshape(-1)
-
-    def sketch() -> tuple[Tensor, Tensor, float, float]:
-        k = max(int(n**0.5), 64)
-        rank = min(10, W.numel())
-        Omega = torch.linalg.qr(torch.randn(W.numel(), rank, dtype=W.dtype, generator=g)).Q
-        values, U = nystrom(source.local(some(k)).block(Omega), Omega)
-        shift, v = rho * float(values.max()), torch.randn(W.numel(), dtype=W.dtype, generator=g)
-        other = source.local(some(k))
-        for _ in range(10):
-            v = inverse(values, U, shift, v / v.norm(), -0.5)
-            v = inverse(values, U, shift, other.product(v), -0.5)
-        record.products, record.product_points = record.products + rank + 10, record.product_points + k * (rank + 10)
-        return values, U, shift, ALPHA / float(v.norm())
-
-    found = sketch()
-    while True:
-        if problem.loss_of is not squares:
-            found = sketch()
-        values, U, shift, rate = found
-        anchor, mean = W.detach().clone(), gradient(problem.data)
-        record.points += n
-        for i in torch.split(torch.randperm(n, generator=g), 256):
-            now, batch = W.detach().clone(), (x[i], y[i])
-            there = gradient(batch)
-            W.data.copy_(anchor)
-            there = there - gradient(batch) + mean
-            W.data.copy_(now - rate * inverse(values, U, shift, there).view_as(W))
-            record.points += 2 * len(i)
-        record(W)
-        if not bool(torch.isfinite(W).all()):
-            raise EnoughError
-
-
 def scikit_learn(solver: str, problem: ConvexProblem, record: Recorder) -> None:
     """From the start with more iterations each time; an iteration counts as a pass, a line search within it does not."""
     from sklearn.exceptions import ConvergenceWarning
@@ -250,12 +155,12 @@ GENERAL: dict[str, Solver] = {
     "SciPy L-BFGS-B": partial(scipy_minimize, "L-BFGS-B", maxcor=20, maxiter=10**5, maxfun=10**6, ftol=0.0, gtol=0.0),
     "SciPy Newton-CG, infhess products": partial(scipy_minimize, "Newton-CG", maxiter=10**4, xtol=0.0),
     "SciPy trust-ncg, infhess products": partial(scipy_minimize, "trust-ncg", maxiter=10**4, gtol=0.0),
-    "SketchySVRG, ρ 1e-3": partial(sketchy_svrg, 1e-3),
+    **SKETCHY,
     "Adam, cosine, 1e-2": partial(adam_cosine, 1e-2, 30),
 }
 SCIKIT = {f"scikit-learn {s}": s for s in ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga")}
 # Those that are neither of second order nor fed with our products: the peers of the target in passes.
-FIRST_ORDER = ("torch L-BFGS", "SciPy L-BFGS-B", "SketchySVRG, ρ 1e-3", "Adam, cosine, 1e-2",
+FIRST_ORDER = ("torch L-BFGS", "SciPy L-BFGS-B", *SKETCHY, "Adam, cosine, 1e-2",
                "scikit-learn lbfgs", "scikit-learn sag", "scikit-learn saga")  # fmt: skip
 DENSE_NEWTON = ("scikit-learn newton-cholesky",)
 

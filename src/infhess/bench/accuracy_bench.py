@@ -16,12 +16,10 @@ from infhess.bench.accuracy_baselines import (
     DENSE_NEWTON,
     FIRST_ORDER,
     GENERAL,
-    MINIMIZE,
-    EnoughError,
-    Recorder,
     infhess,
     solvers,
 )
+from infhess.bench.recorder import MINIMIZE, EnoughError, Recorder
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
 from infhess.experiments.plots import Line
@@ -232,7 +230,8 @@ def _line(axes: Axes, name: str, method: str, batch: int) -> list[str]:
 COLOURS = {
     "torch L-BFGS": (plots.GREY, "-"), "SciPy L-BFGS-B": (plots.GREY, "--"),
     "SciPy Newton-CG, infhess products": (plots.GREEN, "-"), "SciPy trust-ncg, infhess products": (plots.GREEN, "--"),
-    "SketchySVRG, ρ 1e-3": (plots.PURPLE, "-"), "Adam, cosine, 1e-2": (plots.ORANGE, "-"),
+    "SketchySVRG": (plots.PURPLE, "-"), "SketchySAGA": (plots.PURPLE, "--"), "SketchyKatyusha": (plots.PURPLE, ":"),
+    "Adam, cosine, 1e-2": (plots.ORANGE, "-"),
     "scikit-learn lbfgs": (plots.GREY, ":"), "scikit-learn saga": (plots.ORANGE, ":"),
     "scikit-learn newton-cholesky": (plots.INK, ":"),
 }  # fmt: skip

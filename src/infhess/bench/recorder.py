@@ -1,0 +1,55 @@
+"""The loss over all the data against what was spent, for the accuracy bench."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from torch import Tensor
+
+from infhess.harness import Row
+from infhess.problems import ConvexProblem
+
+MINIMIZE = "infhess.minimize"
+# A run ends at this gap, after so many passes of gradients, or so many seconds and one more for each NUMBERS of points times
+# weights: what fifty to two hundred passes take.
+ENOUGH, PASSES, SECONDS, NUMBERS = 3e-9, 500, 3.0, 1.5e7
+
+
+class EnoughError(Exception):
+    """A run has come to its end."""
+
+
+class Recorder:
+    """The loss over all the data, against what was spent; its own time does not count.
+
+    Seconds are of the processor, of one thread: other work on the machine does not count either.
+    """
+
+    def __init__(self, problem: ConvexProblem, template: Row, best: float, start: float) -> None:
+        self.problem, self.template, self.n = problem, template, len(problem.data[0])
+        self.best, self.start, self._model = best, start, problem.model()
+        self.rows: list[Row] = []
+        # minimize ends by its own rule; what it took is in the rows.
+        self.limit = math.inf if template.method == MINIMIZE else SECONDS + self.n * self._model.weight.numel() / NUMBERS
+        self.points, self.product_points, self.products = 0, 0, 0
+        self._spent, self._since = 0.0, time.process_time()
+
+    def __call__(self, W: Tensor, loss: float | None = None) -> None:
+        """A row at these weights, where the loss over all the data may be known already."""
+        self._spent += time.process_time() - self._since
+        if loss is None:
+            self._model.weight.data.copy_(W.detach().reshape(self._model.weight.shape))
+            loss = self.problem.value(self._model)
+        self.write(loss, self._spent)
+        gap = (self.rows[-1].loss - self.best) / (self.start - self.best)
+        if gap <= ENOUGH or self.points > PASSES * self.n or self._spent > self.limit:
+            raise EnoughError
+        self._since = time.process_time()
+
+    def write(self, loss: float, seconds: float) -> None:
+        """A row; the metric is work in passes: points of gradients and of products."""
+        t, work = self.template, (self.points + self.product_points) / self.n
+        row = Row(t.experiment, t.problem, t.method, t.seed, t.batch_size, self.points, self.products,
+                  float(f"{seconds:.4g}"), loss, work)  # fmt: skip
+        self.rows.append(row)

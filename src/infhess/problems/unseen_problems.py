@@ -79,10 +79,10 @@ def badly_scaled() -> ConvexProblem:
 
 
 UNSEEN: dict[str, Callable[[], ConvexProblem]] = {
-    "tall-logistic": lambda: tall_logistic(1_000_000),
-    "tall-logistic/quick": lambda: tall_logistic(200_000),
-    "wide-softmax": wide_softmax,
     "counts": counts,
     "robust-torque": robust_torque,
     "badly-scaled": badly_scaled,
+    "wide-softmax": wide_softmax,
+    "tall-logistic": lambda: tall_logistic(1_000_000),
+    "tall-logistic/quick": lambda: tall_logistic(200_000),
 }

@@ -31,7 +31,9 @@ class Recorder:
         self.best, self.start, self._model = best, start, problem.model()
         self.rows: list[Row] = []
         # minimize ends by its own rule; what it took is in the rows.
-        self.limit = math.inf if template.method == MINIMIZE else SECONDS + self.n * self._model.weight.numel() / NUMBERS
+        self.limit = (
+            math.inf if template.method == MINIMIZE else SECONDS + self.n * self._model.weight.numel() / NUMBERS
+        )
         self.points, self.product_points, self.products = 0, 0, 0
         self._spent, self._since = 0.0, time.process_time()
 

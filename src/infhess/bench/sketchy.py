@@ -46,7 +46,7 @@ class Sketchy:
         """P and L, at the weights as they are."""
         n, N, like = self.record.n, self.W.numel(), {"dtype": self.W.dtype, "generator": self.g}
         k, rank = max(int(n**0.5), 64), min(RANK, N)
-        first, second = torch.randperm(n, generator=self.g)[: 2 * k].split(k)
+        first, second = torch.split(torch.randperm(n, generator=self.g)[: 2 * k], k)
         Omega = torch.linalg.qr(torch.randn(N, rank, **like)).Q  # type: ignore[call-overload]
         self.values, self.U = nystrom(self.source.local(self.some(first)).block(Omega), Omega)
         self.shift, v = RHO * float(self.values.max()), torch.randn(N, **like)  # type: ignore[call-overload]
@@ -101,7 +101,7 @@ def sketchy_saga(problem: ConvexProblem, record: Recorder) -> None:
 
 
 def sketchy_katyusha(problem: ConvexProblem, record: Recorder) -> None:
-    """Loopless Katyusha (Kovalev, Horváth & Richtárik 2020): θ₂ = ½, p = batch/n, μ = l2/ρ: in the norm of P, from 1e-4 to 1."""
+    """Loopless Katyusha (Kovalev, Horváth & Richtárik 2020): θ₂ = ½, p = batch/n, and μ = l2/ρ from 1e-4 to 1."""
     s, n = Sketchy(problem, record), record.n
     y = z = w = s.W.detach().clone()
     mean, share = s.gradient(problem.data, y), min(1.0, BATCH / n)

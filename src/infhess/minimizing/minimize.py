@@ -40,15 +40,17 @@ def minimize(
 ) -> Minimum:
     """Minimise a convex loss over finite data to a gap that is known; the parameters are left at the best point seen.
 
-    One pass of self-driving sgd, while a sample of the data is kept; then full passes with the Newton direction of that
-    sample, corrected by secants, until the gap (L − L*)/(L₀ − L*) is below `gap` with 95 % confidence.
+    The data is read once, and all of it or a sample is kept. What to step with is then chosen by predicted cost, which
+    `result.notes` states: Newton directions with a dense Hessian or with products of the sample, corrected by secants, or
+    L-BFGS around a preconditioner; sgd comes first where that saves more than it costs. It ends when the gap
+    (L − L*)/(L₀ − L*) is below `gap` with 95 % confidence.
 
     Args:
         loss: batch ↦ scalar, the mean loss of a batch; it closes over the model. L2 and weights of points belong in it.
         params: the parameters, float32 or float64.
-        batches: a DataLoader, or any iterable that can be iterated again. One that cannot gets the pass of sgd alone.
+        batches: a DataLoader, or any iterable that can be iterated again. One that cannot gets one pass of sgd alone.
         gap: the share of L₀ − L* that may be left.
-        passes: over the data at the most, the first one of sgd included; 200 by default.
+        passes: over the data at the most, the first one included; 200 by default.
         memory: bytes for data and curvature; all the data is kept for further passes where it takes less than half of it.
         progress: show a progress bar.
         callback: called with a row (a dict) after each pass.

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from infhess.curvature.batch_source import Hessian
-from infhess.curvature.batches import Batch, Stream, part_of, sliced
+from infhess.curvature.batches import Batch, Stream, sliced
 from infhess.curvature.local import DoubleBackwardError
 from infhess.minimizing.choice import ALL, SECANTS, SGD, SGD_BATCH, SGD_STEPS, Facts, Plan, planned
 from infhess.minimizing.descent import Pass, descend
 from infhess.minimizing.factored import matrix_of
+from infhess.minimizing.first_pass import Reading, loader_notes
 from infhess.minimizing.newton import AroundP, Kept, Model, PoolNewton
-from infhess.minimizing.objective import Objective, Value, additive
+from infhess.minimizing.objective import Objective, Value
 from infhess.minimizing.pool_curvature import graph_bytes
-from infhess.minimizing.reservoir import Reservoir, in_chunks, is_sparse
+from infhess.minimizing.reservoir import Reservoir, in_chunks
 from infhess.minimizing.result import Minimum
 from infhess.minimizing.run_file import read_run, write_run
 from infhess.minimizing.stop_rule import LEVEL, NEAR, Gap, Row, extrapolated, idle, relative, slow, spread
@@ -116,38 +116,12 @@ class Run:
 
     def _read(self, step: Callable[[Batch], None]) -> None:
         try:
-            for batch in self.batches:
-                self._see(batch)
+            for batch in Reading(self.objective, self.reservoir, self.batches):
                 step(batch)
-            if not self.reservoir.points:
-                raise ValueError("batches: expected at least one batch, got none")
-            self.reservoir.settle()
             self.source.split = self.reservoir.cut
         finally:
             self.data_points += self.reservoir.points
             self.notes += self.reservoir.notes
-
-    def _see(self, batch: Batch) -> None:
-        """Keep a batch; the first one shows whether batches may be cut and joined."""
-        if not self.reservoir.points:
-            value = self.objective.at(batch, 0)
-            if not value.loss < math.inf:
-                raise ValueError("loss: expected a finite number at the start, got NaN or infinity; start elsewhere")
-            self.reservoir.cut = self._is_mean_over_points(batch, value)
-        self.reservoir.add(batch)
-
-    def _is_mean_over_points(self, batch: Batch, value: Value) -> bool:
-        n = value.points
-        if is_sparse(batch):
-            return False
-        if n < 2:
-            return True
-        mean = additive(self.objective, part_of(batch, 0, n // 2), part_of(batch, n // 2, n), value)
-        if not mean:
-            self.notes.append(
-                "the loss of a batch is not the mean over its points: batches are kept as they come, weighed by points"
-            )
-        return mean
 
     def _planned(self) -> Plan:
         """What to step with; the only pass is one of sgd, and a run that goes on from a checkpoint needs none."""
@@ -300,19 +274,12 @@ class Run:
         )  # fmt: skip
 
 
-def loader_notes(batches: Iterable[Batch]) -> list[str]:
-    """A word on points that a loader leaves out."""
-    if isinstance(batches, DataLoader) and batches.drop_last and batches.batch_size:
-        return ["the loader has drop_last=True: points that it drops are not in the loss that is minimised"]
-    return []
-
-
 def told(plan: Plan, reservoir: Reservoir) -> list[str]:
     """The choice that was made, and what is kept."""
     costs = ", ".join(f"{name} {cost:.0f}" for name, cost in plan.costs.items())
-    sgd = f"{plan.steps} steps of sgd, then " if plan.steps else "no sgd, which would cost more than it saves: "
     kept = "all the data" if reservoir.whole else f"a sample of {reservoir.kept:,} points"
     return [
-        f"{sgd}{plan.method} on a pool of {plan.pool:,} of {reservoir.points:,} points; predicted cost in passes: {costs}",
+        f"{plan.method} on a pool of {plan.pool:,} of {reservoir.points:,} points; predicted cost in passes: {costs}",
+        f"{plan.steps} steps of sgd before it: more would cost more than they save",
         f"{kept} kept in memory: {reservoir.bytes_kept / 2**20:.1f} MiB",
     ]

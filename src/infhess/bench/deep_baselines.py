@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from infhess.bench.published import Cdat
 from infhess.bench.rate_free_runs import RateFreeByDifferences, RateFreeRun
 from infhess.harness import MakeOptimizer, Method, Online, Problem, Training, methods
 from infhess.harness.methods import Baseline, Make, ScheduleFree, fixed, imported, schedule_free
@@ -150,24 +149,6 @@ def parts_of(optimizer: Any) -> list[torch.optim.Optimizer]:
     return list(getattr(optimizer, "parts", [optimizer]))
 
 
-class PaperRun(Training):
-    """The paper's variant for nets: an estimate at the start of every epoch except the first, which has the given rate."""
-
-    optimizer: Preconditioned
-
-    def __init__(self, rate: float, problem: Problem, stream: CountedStream) -> None:
-        super().__init__(problem, stream, partial(methods.paper_optimizer_for_nets, rate=rate))
-        self.due = stream.population
-
-    def step(self) -> None:
-        """One batch, after an estimate where one is due."""
-        if self.stream.points >= self.due:
-            self.due = self.stream.points + self.stream.population
-            with suppress(ValueError):  # where the net is dead, or its curvature not finite, what there was stays
-                self.count(self.optimizer.update(self.loss, self.stream))
-        super().step()
-
-
 class Ranked(Online):
     """With a preconditioner of rank 8 per layer, estimated now and then; after that `observe` finds the rate anew."""
 
@@ -201,7 +182,7 @@ def observed(rate: float, base: str) -> Method:
     return partial(Online, make=partial(around, base=base, rate=rate))
 
 
-NO_RATE, ADAM, SGD, SCHEDULE_FREE, PAPER = "infhess, no learning rate", "Adam", "sgd", "schedule-free AdamW", "paper"
+NO_RATE, ADAM, SGD, SCHEDULE_FREE = "infhess, no learning rate", "Adam", "sgd", "schedule-free AdamW"
 ROTATED, COSINE, SOAP = f"{NO_RATE}, rotated", "AdamW, warm-up and cosine", "SOAP"
 MUON = f"Muon and {COSINE}"
 NAMED = {NO_RATE: "diagonal", ROTATED: "kronecker"}
@@ -272,8 +253,6 @@ METHODS: dict[str, Baseline] = {
     COSINE: _around(partial(_cosine, make=torch.optim.AdamW), 1e-3),
     "NAdam": _around(partial(_with_rate, make=torch.optim.NAdam), 2e-3),
     "Prodigy, schedule-free": _around(_prodigy_schedule_free, 1.0, "prodigyplus"),
-    PAPER: _net(methods.by_setting(PaperRun), (), 1e-2),
-    "CDAT": _net(fixed(Cdat)),
 }
 # Those of the head-to-head, the ones that practitioners use; the others are of `--starts`.
 COMPARED = (

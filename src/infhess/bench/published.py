@@ -1,4 +1,4 @@
-"""Methods written from their papers: SketchySGD (Frangella, Rathore, Zhao & Udell 2023) and CDAT (Roulet et al. 2024)."""
+"""SketchySGD, written from its paper (Frangella, Rathore, Zhao & Udell 2023)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from infhess.curvature import Hessian
-from infhess.harness.training import AVERAGED, Method, Problem, Run
+from infhess.harness.training import AVERAGED, Method, Run
 from infhess.problems import ConvexProblem, CountedStream, squares
 
 POWER_ITERATIONS, ALPHA = 10, 0.5
-# CDAT: η = σ ⟨gᵀu⟩ / ⟨|uᵀHu|⟩, with moving averages.
-SIGMA, SMOOTHING, BETAS, EPS = 2.0, 0.9, (0.9, 0.999), 1e-8
 
 
 def nystrom(Y: Tensor, Omega: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,31 +91,3 @@ class Sketchy(Run):
 def sketchy(rank: int, rho: float) -> Method:
     """SketchySGD of a rank, with its ρ."""
     return partial(Sketchy, rank=rank, rho=rho)
-
-
-class Cdat(Run):
-    """w −= η u with u = m̂/√v̂ of Adam, and η = 2 gᵀu/uᵀHu, the edge of stability along u, both sides averaged over time."""
-
-    def __init__(self, problem: Problem, stream: CountedStream) -> None:
-        super().__init__(problem, stream)
-        self.params = list(self.model.parameters())
-        n = sum(p.numel() for p in self.params)
-        self.m, self.v, self.steps, self.above, self.below = torch.zeros(n), torch.zeros(n), 0, 0.0, 0.0
-
-    def step(self) -> None:
-        """Gradient and product of one batch."""
-        batch = next(self.stream)
-        source = Hessian(self.loss, self.params, [batch])
-        local = source.local(batch)
-        g = local.gradient()
-        self.steps += 1
-        self.m = BETAS[0] * self.m + (1 - BETAS[0]) * g
-        self.v = BETAS[1] * self.v + (1 - BETAS[1]) * g.square()
-        u = self.m / (1 - BETAS[0] ** self.steps) / ((self.v / (1 - BETAS[1] ** self.steps)).sqrt() + EPS)
-        along, curved = float(g @ u), float(u @ source.product(local, u))
-        self.products += 1
-        self.above = SMOOTHING * self.above + (1 - SMOOTHING) * max(along, 0.0)
-        self.below = SMOOTHING * self.below + (1 - SMOOTHING) * abs(curved)
-        rate = SIGMA * self.above / self.below if self.below > 0 else 0.0
-        for p, part in zip(self.params, source.flat.unpack(u)):
-            p.data.add_(part, alpha=-rate)

@@ -54,6 +54,8 @@ def test_targets_say_what_was_measured(standings):
     assert found[f"{ahead} all peers at their defaults, share of 1"].met
     assert not found[f"{ahead} the best tuned peer, share of 1"].met
     assert not found[f"{ahead} the best tuned peer or within 10 % of it, share of 1"].met
+    assert not found["development, test error: ahead of the best tuned peer or within 10 % of it, share of 1"].met
+    assert found["development, test accuracy: within 10 % of that of the best tuned peer, share of 1"].met
     race = f"development: fewer {{}} to the final objective of {COSINE}, tuned, share of 1"
     assert found[race.format("gradients")].met  # 200 against 300
     assert not found[race.format("CPU seconds")].met  # 2 against 1.5

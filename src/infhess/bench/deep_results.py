@@ -50,6 +50,15 @@ def _ends(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Ta
             ("ahead of the best tuned peer or within 10 % of it", tuned, LEVEL, 1.0),
         ):
             yield from _share(f"{title}, {measure}: {what}", {n: r <= level for n, r in ratios.items()}, share)
+    right = {name: _accuracies(standings, name) for name in names if name in standings.measured("test error")}
+    what = f"{title}, test accuracy: within 10 % of that of the best tuned peer"
+    yield from _share(what, {n: LEVEL * mine >= best for n, (mine, best) in right.items()}, 1.0)
+
+
+def _accuracies(standings: Standings, name: str) -> tuple[float, float]:
+    titles = (MINE, standings.best(name, "test error", tuned=True))
+    mine, best = (1 - standings.end(name, title, "test error") for title in titles)
+    return mine, best
 
 
 def _way(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Target]:
@@ -216,8 +225,10 @@ def _staircase(ax: Any, ratios: Sequence[float], style: tuple[str, str, str]) ->
 
 def _rates(standings: Standings, folder: Path) -> Figure:
     """The learning rate found over time, with its uncertainty, beside that of the tuned cosine."""
-    columns = 4
+    columns = min(4, len(standings.problems))
     fig, grid = plots.grid(-(-len(standings.problems) // columns), columns, height=2.2, share=False)
+    for ax in grid.flat[len(standings.problems) :]:
+        ax.set_visible(False)
     for ax, name in zip(grid.flat, standings.problems):
         for run in standings.runs(name, MINE + RATE):
             steps, rates = [r.data_points / r.batch_size for r in run], [r.loss for r in run]

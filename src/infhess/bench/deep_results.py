@@ -52,7 +52,7 @@ def _ends(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Ta
             yield from _share(f"{title}, {measure}: {what}", {n: r <= level for n, r in ratios.items()}, share)
     right = {name: _accuracies(standings, name) for name in names if name in standings.measured("test error")}
     what = f"{title}, test accuracy: within 10 % of that of the best tuned peer"
-    yield from _share(what, {n: LEVEL * mine >= best for n, (mine, best) in right.items()}, 1.0)
+    yield from _share(what, {n: LEVEL * mine >= best for n, (mine, best) in right.items() if not math.isnan(best)}, 1.0)
 
 
 def _accuracies(standings: Standings, name: str) -> tuple[float, float]:

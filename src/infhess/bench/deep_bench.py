@@ -30,6 +30,7 @@ USUAL = {
     "-starts": STARTED,
     "-tuning": STARTED,
     "-large": Usual(sets=["large"], methods=(ROTATED, COSINE, MUON, SOAP), as_they_come=(MUON, SOAP)),
+    "-variants": Usual(("mnist-cnn", "mnist-mlp", "cifar-net, Xavier", "text-transformer")),
     "-batches": Usual(("mnist-cnn", "sarcos-mlp", "text-transformer")),
 }
 

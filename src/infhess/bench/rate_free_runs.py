@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -18,10 +19,10 @@ class RateFreeRun(Training):
 
     optimizer: RateFree
 
-    def __init__(self, problem: Problem, stream: CountedStream, scaling: str, lr: float = 1.0) -> None:
+    def __init__(self, problem: Problem, stream: CountedStream, scaling: str, **options: Any) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a multiple of the learning rate is meant
-            super().__init__(problem, stream, partial(RateFree, scaling=scaling, lr=lr))
+            warnings.simplefilter("ignore")  # where lr is given, a multiple of the learning rate is meant
+            super().__init__(problem, stream, partial(RateFree, scaling=scaling, **options))
         self.shown = copy.deepcopy(self.model)
 
     def observe(self, batch: Data) -> None:

@@ -23,6 +23,9 @@ def deep(
         bool, typer.Option("--safety", help="500 short runs of RateFree in any units, batch and precision.")
     ] = False,
     batches: Annotated[bool, typer.Option("--batches", help="Batches of 16 to 1,024 at equal data.")] = False,
+    variants: Annotated[
+        bool, typer.Option("--variants", help="RateFree's rule with one thing changed at a time.")
+    ] = False,
     large: Annotated[bool, typer.Option("--large", help="A transformer of five million weights, 2,000 steps.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two problems, 100 steps, one seed.")] = False,
     length: Annotated[
@@ -44,7 +47,7 @@ def deep(
     Example: `infhess bench deep --problem mnist-mlp --method "infhess, no learning rate" --method Adam`
     """
     with remedies():
-        from infhess.bench import any_rate, batch_sizes, deep_bench, deep_results
+        from infhess.bench import any_rate, batch_sizes, deep_bench, deep_results, rule_variants
         from infhess.bench.deep_baselines import METHODS
         from infhess.cli import show
         from infhess.data import use
@@ -58,12 +61,15 @@ def deep(
             "-tuning": tune,
             "-starts": starts,
             "-batches": batches,
+            "-variants": variants,
             "-large": large,
             "-cost": cost,
             "-safety": safety,
         }
         if sum(kinds.values()) > 1:
-            raise ValueError("expected at most one of --starts, --tune, --batches, --large, --cost and --safety")
+            raise ValueError(
+                "expected at most one of --starts, --tune, --batches, --variants, --large, --cost and --safety"
+            )
         if (cost or safety) and (problem or method):
             raise ValueError("--problem and --method: not with --cost or --safety, which have their own")
         use(data_dir)
@@ -82,9 +88,10 @@ def deep(
                 show.run(list(any_rate.tuning(chosen)), file, workers)
                 settings = write_settings(any_rate.best(file.rows), folder / "tuned-deep.json")
                 return typer.echo(f"rows: {file.path}\nsettings: {settings}")
-            if batches:
-                show.run(list(batch_sizes.jobs(chosen)), file, workers)
-                return show.summarised(file.path, batch_sizes.summary(file.rows))
+            for given, comparison in ((batches, batch_sizes), (variants, rule_variants)):
+                if given:
+                    show.run(list(comparison.jobs(chosen)), file, workers)
+                    return show.summarised(file.path, comparison.summary(file.rows))
             if starts:
                 show.run(list(any_rate.jobs(chosen)), file, workers)
                 return typer.echo(f"{any_rate.report(file.rows, reported, folder)}\nrows: {file.path}")

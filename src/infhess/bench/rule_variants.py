@@ -1,0 +1,83 @@
+"""The learning-rate rule of RateFree with one thing changed at a time: what each part of it is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+from infhess.bench.deep_baselines import ROTATED
+from infhess.bench.deep_bench import Selection
+from infhess.bench.rate_free_runs import RateFreeRun
+from infhess.harness import ACCURACY, Job, Method, Problem, Row, Setting, markdown
+from infhess.harness.comparison import Comparison
+from infhess.problems.net_sets import net_problem
+from infhess.problems.shuffled import CountedStream
+
+EXPERIMENT = "bench-deep-variants"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Other constants of the rule, and other options of RateFree."""
+
+    constants: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+VARIANTS = {
+    "as it is": Variant(),
+    "10 % growth a step at first": Variant({"growth": 1.1}),
+    "σ falls with no noise": Variant({"noisy_steps": math.inf}),
+    "σ falls four times as fast": Variant({"noisy_steps": 50.0}),
+    "half σ": Variant({"sigma": 2.0}),
+    "steps to 5 % of |w|": Variant({"longest": 0.05}),
+    "ε a hundred times larger": Variant(options={"eps": 0.1}),
+    "weight decay .1": Variant(options={"weight_decay": 0.1}),
+    "weight decay 1": Variant(options={"weight_decay": 1.0}),
+}
+
+
+class Varied(RateFreeRun):
+    """A run of a variant."""
+
+    def __init__(self, problem: Problem, stream: CountedStream, title: str) -> None:
+        super().__init__(problem, stream, "kronecker", **VARIANTS[title].options)
+        state = self.optimizer._rate_state
+        state.rule = replace(state.rule, **VARIANTS[title].constants)
+
+
+def varied(number: float) -> Method:
+    """The variant of this number."""
+    return partial(Varied, title=list(VARIANTS)[int(number)])
+
+
+def jobs(chosen: Selection) -> Iterator[Job]:
+    """Every variant on every problem."""
+    comparison = Comparison(EXPERIMENT, net_problem, None, math.inf)
+    for cell, (number, title), seed in product(chosen.cells(), enumerate(VARIANTS), chosen.seeds):
+        yield comparison.job(cell, f"{ROTATED}: {title}", varied, Setting(float(number)), seed)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Objective (test loss, test accuracy) at the end, mean over seeds."""
+    problems = list(dict.fromkeys(row.problem for row in rows))
+    ends = {v: [_ended(rows, problem, f"{ROTATED}: {v}") for problem in problems] for v in VARIANTS}
+    lines = [["objective (test loss, accuracy)", *problems], *([title, *cells] for title, cells in ends.items())]
+    return markdown(lines)
+
+
+def _ended(rows: Sequence[Row], problem: str, method: str) -> str:
+    last: dict[int, Row] = {}
+    for row in rows:
+        if (row.problem, row.method) == (problem, method):
+            last[row.seed] = row
+    if not last:
+        return "–"
+    right = [row.metric for row in rows if (row.problem, row.method) == (problem, method + ACCURACY)]
+    shown = f"{fmean(r.loss for r in last.values()):.3g} ({fmean(r.metric for r in last.values()):.3g}"
+    return f"{shown}, {fmean(right):.1%})" if right else f"{shown})"

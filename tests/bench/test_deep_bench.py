@@ -12,7 +12,7 @@ import torch
 from convex_cases import Counting
 from deep_cases import small
 from infhess.bench import deep_baselines, deep_bench
-from infhess.bench.deep_baselines import ADAM, COMPARED, COSINE, METHODS, NO_RATE, ROTATED
+from infhess.bench.deep_baselines import ADAM, COMPARED, COSINE, METHODS, MUON, NO_RATE, ROTATED, SOAP
 from infhess.bench.deep_bench import Selection
 from infhess.bench.safety import NETS, labelled
 from infhess.harness.rows import Row
@@ -115,6 +115,18 @@ def test_sets_of_problems_are_chosen_by_name():
     assert set(deep_bench.names()) == {name for title in SETS if title not in SLOW for name in SETS[title]}
     with pytest.raises(ValueError, match=r"--set: expected one of development; .*final; got last"):
         deep_bench.names(sets=["last"])
+
+
+def test_what_was_not_chosen_is_what_is_usual():
+    quick = deep_bench.selection("", (), (), (), (1,), quick=True)
+    assert (quick.problems, quick.steps) == (list(deep_bench.QUICK), 100)
+    large = deep_bench.selection("-large", (), (), (), (1,), quick=False)._replace(seeds=[0])
+    assert [job.template.method for job in deep_bench.jobs(large)].count(f"{SOAP}, 0.003") == 1
+    assert {job.template.method.partition(", 0")[0] for job in deep_bench.jobs(large)} == {ROTATED, COSINE, MUON, SOAP}
+    given = deep_bench.selection("-starts", ["mnist-mlp"], ["final"], [ADAM], (2,), quick=False)
+    assert given.methods == [ADAM]
+    assert given.problems[0] == "mnist-mlp ×2"
+    assert len(given.problems) == 1 + len(SETS["final"])
 
 
 def test_the_peers_that_practitioners_use_have_three_rates_a_decade_apart():

@@ -88,7 +88,8 @@ def selection(
     quick: bool,
 ) -> Selection:
     """What was chosen, or else what is usual for this kind of comparison."""
-    usual = USUAL.get(kind, Usual())._replace(**({"problems": QUICK, "sets": ()} if quick else {}))
+    usual = USUAL.get(kind, Usual())
+    usual = usual._replace(problems=QUICK, sets=()) if quick and not usual.as_they_come else usual
     given = (problem, sets) if problem or sets else (usual.problems, usual.sets)
     found, used = names(*given, lengths), methods(method, usual.methods)
     return Selection(found, (), used, 100 if quick else 0, usual.as_they_come)

@@ -67,7 +67,7 @@ def test_mappings_and_lists_of_one_thing_a_point():
 
     for kind in (dict, collections.UserDict, lambda d: collections.defaultdict(list, d)):
         batch = kind({"x": X, "y": y, "names": [str(i) for i in range(32)], "note": "whole"})
-        found = spectrum(Hessian(watched, [w], [batch, batch]), 2)
+        found = spectrum(Hessian(watched, [w], [batch, batch]), 2, points=32)
         assert found.values.shape == (2,)
     assert all(a == b for a, b in lengths)
     assert min(lengths) < (32, 32)

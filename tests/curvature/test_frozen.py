@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from infhess import Hessian, Products
-from infhess.curvature.frozen import frozen
+from infhess.curvature.frozen import frozen, whole
 from infhess.curvature.graphs import Graphs
 from util import F64, close, randn
 
@@ -52,17 +52,34 @@ def test_the_second_matrix_is_distributed_as_the_error():
     close(like, size, 0.25)
 
 
-def test_few_graphs_or_many_give_the_same_products():
+@pytest.mark.parametrize(("memory", "kept"), [(0, 0), (10**9, 4)])
+def test_few_graphs_or_many_give_the_same_products(memory, kept):
     source, _ = least_squares()
-    batches = [(source.draw(), i) for i in range(4)]
-    s = randn(6)
-    for memory in (0, 3000, 10**9):
-        graphs = Graphs(source, batches, memory)
-        for _ in range(2):
-            for i, (batch, seed) in enumerate(batches):
-                close(graphs[i].product(s), source.at(batch, seed).product(s))
-        kept = sum(graphs[i] is graphs[i] for i in range(4))
-        assert kept == {0: 0, 10**9: 4}.get(memory, kept)
+    batches, s = [source.draw() for _ in range(4)], randn(6)
+    held = Graphs(source, batches, memory)
+    for _ in range(2):
+        for (local, share), batch in zip(held, batches):
+            assert share == 0.25
+            close(local.product(s), source.at(batch, 0).product(s))
+    assert sum(a is b for (a, _), (b, _) in zip(held, held)) == kept
+
+
+def test_all_of_the_data_held_gives_exact_products_and_is_read_once():
+    source, H = least_squares()
+    held, s = whole(source, 400), randn(6)
+    close(held.product(s), H @ s, 1e-10)
+    close(held.product(2 * s), 2 * H @ s, 1e-10)
+    assert (held.points, source.data_points) == (400, 400)
+
+
+def test_all_of_the_data_is_not_held_where_that_is_not_exact_or_too_much():
+    source, _ = least_squares()
+    assert whole(source, 399) is None
+    assert whole(source, 400, memory=1000) is None
+    model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1)).double()
+    source = Hessian(lambda b: model(b).square().mean(), model.parameters(), list(randn(40, 3).split(10)))
+    assert whole(source, 40) is None
+    assert whole(Products(torch.eye(3)), 40) is None
 
 
 def test_dropout_keeps_its_masks_and_its_noise():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import infhess
+from infhess.spectra.deflated import deflated_products
 from infhess.spectra.estimate import sample_estimate
 from infhess.spectra.student import skewed_mean
 from util import F64, randn, spd
@@ -52,3 +53,38 @@ def test_by_default_intervals_are_of_95_percent_and_bounds_of_99():
 def test_what_is_shown_is_numbers():
     std = float(X.std()) / 2
     assert repr(sample_estimate(X, 7, 11)) == f"Estimate(4 ± {std:.2g}; 7 products, 11 data points)"
+
+
+def dense_net(batch=16):
+    """A source of a small net, its data in batches, and the exact Hessian."""
+    torch.manual_seed(0)
+    model, loss = torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Tanh(), torch.nn.Linear(12, 4)).double(), torch.nn.MSELoss()
+    x, y = randn(320, 8) * torch.logspace(1, -1, 8), randn(320, 4, seed=1)
+    f = lambda b: loss(model(b[0]), b[1])  # noqa: E731
+    source = infhess.Hessian(f, model.named_parameters(), list(zip(x.split(batch), y.split(batch))))
+    whole = source.at((x, y), 0)
+    return source, whole.block(torch.eye(source.size, dtype=torch.float64))
+
+
+def test_a_sketch_takes_its_share_out_of_the_noise_and_leaves_the_mean():
+    source, H = dense_net(320)
+    plain, sketched = (infhess.trace(source, probes=48, sketch=k) for k in (0, 10))
+    assert sketched.std < 0.8 * plain.std
+    for estimate in (plain, sketched):
+        assert abs(estimate.value - float(H.trace())) < 4 * estimate.std
+    assert sketched.data_points == 320 * 9
+    assert sketched.products == 10 + 8 * 16
+
+
+def test_the_mean_of_deflated_products_is_the_diagonal():
+    source, H = dense_net(320)
+    g = torch.Generator().manual_seed(0)
+    forms = torch.stack(list(deflated_products(source, 6 * 400, 10, g)))
+    off = (forms.mean(0) - H.diagonal()) / (forms.std(0) / 20 + 1e-12)
+    assert float(off.abs().max()) < 5
+
+
+@pytest.mark.parametrize(("sketch", "error"), [(-1, ValueError), (2.5, TypeError)])
+def test_a_sketch_is_a_number_of_columns(sketch, error):
+    with pytest.raises(error, match="sketch"):
+        infhess.trace(torch.eye(4), sketch=sketch)

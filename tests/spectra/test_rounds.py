@@ -38,7 +38,8 @@ def test_a_small_tolerance_goes_to_all_the_data_at_once_and_is_exact():
     low, high = last.interval()
     assert bool(((low <= truth * (1 + 1e-12)) & (truth * (1 - 1e-12) <= high)).all())
     directions = len(last._ritz.values)
-    assert last.data_points - rounds[0].data_points == 3000 * directions
+    assert last.data_points - rounds[0].data_points == 3000  # read once, and held
+    assert last.products - rounds[0].products == 60 * directions
 
 
 def test_the_directions_that_a_user_asks_for_are_not_exceeded():

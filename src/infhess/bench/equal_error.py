@@ -1,199 +1,245 @@
-"""Traces and densities beside other tools, in seconds at equal error: each climbs a ladder of settings until it is there."""
+"""Top eigenvalues, traces and densities beside other tools, in seconds at equal error: each climbs a ladder of settings."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from infhess.bench.coverage import Truth, truth_of
-from infhess.bench.eigen_baselines import INFHESS, AsModule, one_batch
-from infhess.curvature import Hessian
+from infhess.bench import matfree_tools, timed_tools
+from infhess.bench.timed_nets import NETS, TOP, FullData, full_data, seconds_of, timed_net
+from infhess.bench.timed_tools import Distribution, Found
 from infhess.harness import Job, Row, markdown
-from infhess.problems import CurvatureProblem, seeded
-from infhess.spectra import density, trace
 
 EXPERIMENT = "bench-curvature-seconds"
-PROBLEMS = ("digits-mlp", "mlp/start", "mlp/trained")
-TRACE, DENSITY = "trace to 5 %", "density to .02"
-TARGETS = {TRACE: 0.05, DENSITY: 0.02}
-# Rungs: random vectors for a trace, starts and directions for a density; and how often each is tried.
-LADDERS: dict[str, tuple[tuple[int, ...], ...]] = {
-    TRACE: ((16,), (64,), (256,), (1024,)),
-    DENSITY: ((1, 32), (4, 32), (4, 96), (16, 96), (32, 96)),
-}
-TRIALS = {TRACE: 9, DENSITY: 3}
-BATCH, LARGE = 64, 1024
+SIZES, QUICK, CNN = ("1e4 weights", "1e5 weights", "1e6 weights"), ("digits",), "MNIST CNN"
+INFHESS, TRUTH = "infhess", "truth: all of the data"
+ALL = 10**9  # data points: as many as there are
 NEAR_ZERO = 1e-3  # nobody tells apart what lies within this share of the largest magnitude
 
-Distribution = Callable[[Tensor], Tensor]
-Tool = Callable[..., Any]  # of a problem, the numbers of a rung, and a generator
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is measured, targets by name, and rungs of other tools in the order of their cost."""
+
+    targets: dict[str, float]
+    rungs: tuple[tuple[int, ...], ...]
+    trials: int
 
 
-def batches(problem: CurvatureProblem, size: int, g: torch.Generator) -> list[tuple[Tensor, Tensor]]:
-    """All the data in a random order."""
-    order = torch.randperm(len(problem.x), generator=g)
-    return list(zip(problem.x[order].split(size), problem.y[order].split(size)))  # type: ignore[no-untyped-call]
-
-
-def source(problem: CurvatureProblem, size: int, g: torch.Generator) -> Hessian:
-    """Its Hessian, from batches of this size."""
-    w = problem.w.clone().requires_grad_()
-    return Hessian(lambda b: problem.loss(problem.model(w, b[0]), b[1]), [w], batches(problem, size, g))
-
-
-def steps(values: Tensor, weights: Tensor) -> Distribution:
-    """The distribution function of nodes and weights."""
-    order = values.argsort()
-    sums = torch.nn.functional.pad((weights / weights.sum())[order].cumsum(0), (1, 0))
-    return lambda x: sums[torch.searchsorted(values[order], x, right=True)]
-
-
-def infhess_trace(problem: CurvatureProblem, probes: int, g: torch.Generator) -> float:
-    """Mini-batches of 64."""
-    return trace(source(problem, BATCH, g), probes=probes, generator=g).value
-
-
-def infhess_density(problem: CurvatureProblem, starts: int, m: int, g: torch.Generator) -> Distribution:
-    """Over all the data."""
-    everything = len(problem.x)
-    return density(source(problem, LARGE, g), points=everything, starts=starts, directions=m, generator=g).cdf
-
-
-def curvlinops_operator(problem: CurvatureProblem, g: torch.Generator) -> Any:
-    """Of all the data."""
-    from curvlinops import HessianLinearOperator
-
-    net = AsModule(problem)
-    return HessianLinearOperator(net, problem.loss, [net.w], batches(problem, LARGE, g), check_deterministic=False)
-
-
-def curvlinops_trace(problem: CurvatureProblem, probes: int, g: torch.Generator) -> float:
-    """Its Hutch++."""
-    from curvlinops import hutchpp_trace
-
-    with seeded(int(torch.randint(2**31, (), generator=g))):
-        return float(hutchpp_trace(curvlinops_operator(problem, g), probes - probes % 3))
-
-
-def curvlinops_density(problem: CurvatureProblem, starts: int, m: int, g: torch.Generator) -> Distribution:
-    """Its smoothed density, summed up."""
-    from curvlinops import lanczos_approximate_spectrum
-
-    with seeded(int(torch.randint(2**31, (), generator=g))):
-        grid, values = lanczos_approximate_spectrum(curvlinops_operator(problem, g), m, num_repeats=starts)
-    return steps(grid.double(), values.double())
-
-
-def eigenthings_operator(problem: CurvatureProblem, g: torch.Generator) -> Any:
-    """Of all the data."""
-    from hessian_eigenthings import HessianOperator
-
-    return HessianOperator(AsModule(problem), batches(problem, LARGE, g), lambda net, b: problem.loss(net(b[0]), b[1]))
-
-
-def eigenthings_trace(problem: CurvatureProblem, probes: int, g: torch.Generator) -> float:
-    """As it comes: Hutch++."""
-    from hessian_eigenthings import trace as its_trace
-
-    seed = int(torch.randint(2**31, (), generator=g))
-    found = its_trace(eigenthings_operator(problem, g), num_matvecs=probes, seed=seed)
-    return float(found.estimate)
-
-
-def eigenthings_density(problem: CurvatureProblem, starts: int, m: int, g: torch.Generator) -> Distribution:
-    """Its nodes and weights, which are better than its smoothed density."""
-    from hessian_eigenthings import spectral_density
-
-    seed = int(torch.randint(2**31, (), generator=g))
-    found = spectral_density(eigenthings_operator(problem, g), num_runs=starts, lanczos_steps=m, seed=seed)
-    return steps(found.raw_eigenvalues.double().flatten(), found.raw_weights.double().flatten())
-
-
-def pyhessian_tool(problem: CurvatureProblem, size: int, g: torch.Generator) -> Any:
-    """On one batch, which may be all the data."""
-    from pyhessian import hessian
-
-    return hessian(AsModule(problem), problem.loss, data=one_batch(problem, size, g), cuda=False)
-
-
-def pyhessian_trace(problem: CurvatureProblem, probes: int, g: torch.Generator) -> float:
-    """Its Hutchinson estimate over all the data."""
-    with seeded(int(torch.randint(2**31, (), generator=g))), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it calls backward(create_graph=True), as torch warns each time
-        return float(mean(pyhessian_tool(problem, len(problem.x), g).trace(maxIter=probes, tol=0.0)))
-
-
-TOOLS: dict[str, tuple[dict[str, Tool], str | None]] = {
-    INFHESS: ({TRACE: infhess_trace, DENSITY: infhess_density}, None),
-    "curvlinops": ({TRACE: curvlinops_trace, DENSITY: curvlinops_density}, "curvlinops"),
-    "hessian-eigenthings": ({TRACE: eigenthings_trace, DENSITY: eigenthings_density}, "hessian_eigenthings"),
-    "PyHessian": ({TRACE: pyhessian_trace}, "pyhessian"),  # its density calls torch.eig, which PyTorch has no more
+TOPS, TRACE, DENSITY = "top five", "trace", "density"
+QUANTITIES = {
+    # data points, products
+    TOPS: Quantity(
+        {"top five to 5 %": 0.05, "top five to 2 %": 0.02},
+        ((256, 16), (512, 16), (1024, 16), (1024, 32), (2048, 16), (2048, 32), (4096, 16), (4096, 32), (ALL, 16), (ALL, 32)),
+        3,
+    ),
+    # data points, products
+    TRACE: Quantity({"trace to 5 %": 0.05}, ((256, 36), (512, 36), (1024, 36), (1024, 108), (4096, 108), (ALL, 108)), 6),
+    # data points, starts, products a start
+    DENSITY: Quantity(
+        {"density to .02": 0.02},
+        ((1024, 1, 32), (1024, 1, 64), (4096, 1, 32), (4096, 1, 64), (ALL, 1, 32), (ALL, 1, 64), (ALL, 1, 128), (ALL, 4, 64)),
+        2,
+    ),
+}
+# What infhess is asked for instead: points a direction; points a probe and probes.
+OWN_RUNGS: dict[str, tuple[tuple[int, ...], ...]] = {
+    TOPS: ((128,), (256,), (512,), (1024,), (2048,), (4096,), (ALL,)),
+    TRACE: ((16, 36), (32, 36), (64, 36), (32, 144), (64, 144), (128, 144), (64, 576)),
 }
 
 
-def jobs(seed: int, problems: Sequence[str] = PROBLEMS) -> Iterator[Job]:
-    """One for each problem, quantity and tool that is installed."""
-    for problem in problems:
-        for quantity in (TRACE, DENSITY):
-            for tool, (calls, package) in TOOLS.items():
-                if quantity in calls and (package is None or importlib.util.find_spec(package)):
-                    yield Job(Row(EXPERIMENT, problem, f"{tool}: {quantity}", seed, 0), climbed, (tool, quantity))
+class Tool(NamedTuple):
+    """What computes each quantity, and the packages that it needs."""
+
+    calls: dict[str, Callable[..., Found]]
+    packages: tuple[str, ...] = ()
 
 
-def climbed(template: Row, tool: str, quantity: str) -> list[Row]:
-    """The first rung whose mean error is below the target: processor seconds, error as loss, vectors multiplied as metric.
+TOOLS = {
+    INFHESS: Tool(
+        {TOPS: timed_tools.infhess_top, TRACE: timed_tools.infhess_trace, DENSITY: timed_tools.infhess_density}
+    ),
+    "curvlinops + SciPy": Tool(
+        {TOPS: timed_tools.curvlinops_top, TRACE: timed_tools.curvlinops_trace, DENSITY: timed_tools.curvlinops_density},
+        ("curvlinops", "scipy"),
+    ),
+    "hessian-eigenthings": Tool(
+        {TOPS: timed_tools.eigenthings_top, TRACE: timed_tools.eigenthings_trace, DENSITY: timed_tools.eigenthings_density},
+        ("hessian_eigenthings",),
+    ),
+    # its density calls torch.eig, which PyTorch has no more
+    "PyHessian": Tool({TOPS: timed_tools.pyhessian_top, TRACE: timed_tools.pyhessian_trace}, ("pyhessian",)),
+    "matfree": Tool(
+        {TOPS: matfree_tools.top, TRACE: matfree_tools.trace, DENSITY: matfree_tools.density}, ("matfree", "jax")
+    ),
+}
 
-    NaN seconds where the last rung is not enough.
+
+def missing() -> dict[str, str]:
+    """Tools whose packages are not installed, with these."""
+    absent = {name: [p for p in tool.packages if not importlib.util.find_spec(p)] for name, tool in TOOLS.items()}
+    return {name: ", ".join(packages) for name, packages in absent.items() if packages}
+
+
+def jobs(seed: int, folder: Path, nets: Sequence[str] = SIZES) -> Iterator[Job]:
+    """The truth about each net, then one job for each tool that is installed and each quantity."""
+    absent = missing()
+    for net in nets:
+        yield Job(Row(EXPERIMENT, net, TRUTH, seed), truth, (folder,))
+        for quantity, wanted in QUANTITIES.items():
+            for name, tool in TOOLS.items():
+                if quantity in tool.calls and name not in absent:
+                    first = next(iter(wanted.targets))
+                    yield Job(Row(EXPERIMENT, net, f"{name}: {first}", seed), climbed, (name, quantity, folder))
+
+
+def truth(template: Row, folder: Path) -> list[Row]:
+    """Seconds of products with all of the data, and how far quadrature leaves the distribution open, as the loss."""
+    name = template.problem
+    seconds = seconds_of(lambda: full_data(name, folder))
+    exact, net = full_data(name, folder), timed_net(name)
+    low, high = exact.measure.bounds(_places(exact))
+    starts, steps = NETS[name].runs
+    products = starts * steps
+    row = replace(template, data_points=net.points, products=products, seconds=seconds)
+    return [replace(row, loss=float((high - low).max()), metric=float(net.size))]
+
+
+def climbed(template: Row, tool: str, quantity: str, folder: Path) -> list[Row]:
+    """For each target the first rung whose mean error is below it: processor seconds, and the error as the loss.
+
+    NaN seconds, and the last error, where no rung is enough.
     """
-    truth, call = truth_of(template.problem), TOOLS[tool][0][quantity]
-    for number, rung in enumerate(LADDERS[quantity]):
-        seconds, errors = [], []
-        for trial in range(TRIALS[quantity]):
-            g = torch.Generator().manual_seed(10**6 * (template.seed + 1) + 1000 * number + trial)
-            start = time.process_time()
-            found = call(truth.problem, *rung, g)
-            seconds.append(time.process_time() - start)
-            errors.append(_error(found, truth, quantity))
-        row = replace(template, seconds=median(seconds), loss=mean(errors), metric=float(math.prod(rung)))
-        if row.loss <= TARGETS[quantity]:
-            return [row]
-    return [replace(row, seconds=math.nan)]
+    exact, wanted = full_data(template.problem, folder), QUANTITIES[quantity]
+    open_, rows = dict(wanted.targets), []
+    for number, rung in enumerate(rungs(tool, quantity, timed_net(template.problem).points)):
+        row = tried(template, TOOLS[tool].calls[quantity], rung, exact, quantity, number)
+        for target in [name for name, error in open_.items() if row.loss <= error]:
+            rows.append(replace(row, method=f"{tool}: {target}"))
+            del open_[target]
+        if not open_:
+            break
+    return rows + [replace(row, method=f"{tool}: {target}", seconds=math.nan) for target in open_]
 
 
-def _error(found: Any, truth: Truth, quantity: str) -> float:
-    total = float(torch.trace(truth.H))
-    return abs(found / total - 1) if quantity == TRACE else distance(found, truth.values)
+def rungs(tool: str, quantity: str, points: int) -> list[tuple[int, ...]]:
+    """The settings of a tool, from the cheapest on, for so much data."""
+    own = OWN_RUNGS.get(quantity) if tool == INFHESS else None
+    ladder = own or QUANTITIES[quantity].rungs
+    return list(dict.fromkeys((min(first, points), *rest) for first, *rest in ladder))
 
 
-def distance(found: Distribution, values: Tensor) -> float:
-    """The largest difference of two distribution functions, but for points close to zero."""
-    low, high = float(values.min()), float(values.max())
-    shares = torch.linspace(0.005, 0.995, 120, dtype=torch.float64)
-    x = torch.cat([torch.quantile(values, shares), torch.linspace(low, high, 80, dtype=torch.float64)])
-    x = x[x.abs() > NEAR_ZERO * float(values.abs().max())]
-    exact = (values[None] <= x[:, None]).double().mean(1)
-    return float((found(x) - exact).abs().max())
+def tried(
+    template: Row, call: Callable[..., Found], rung: tuple[int, ...], exact: FullData, quantity: str, number: int
+) -> Row:
+    """Median seconds and mean error of a few trials; what a first call compiles is in one of them alone."""
+    net, found, seconds = timed_net(template.problem), list[Found](), []
+    for trial in range(QUANTITIES[quantity].trials):
+        g = torch.Generator().manual_seed(10**6 * (template.seed + 1) + 1000 * number + trial)
+        seconds.append(seconds_of(lambda: found.append(call(net, *rung, g))))  # noqa: B023
+    error = mean(ERRORS[quantity](f.value, exact) for f in found)
+    cost = {"products": found[-1].products, "data_points": found[-1].points, "metric": float(rung[0])}
+    return replace(template, seconds=median(seconds), loss=error, **cost)
+
+
+def top_error(values: Tensor, exact: FullData) -> float:
+    """Mean relative error of the top five; one that was not found counts as 1."""
+    relative = torch.ones(TOP, dtype=torch.float64)
+    n = min(TOP, len(values))
+    relative[:n] = ((values[:n].double() - exact.top[:n]) / exact.top[:n]).abs()
+    return float(relative.mean())
+
+
+def distance(found: Distribution, exact: FullData) -> float:
+    """Kolmogorov's: how far a distribution function leaves what the moments of the true one allow for.
+
+    Points close to zero do not count.
+    """
+    x = _places(exact)
+    low, high = exact.measure.bounds(x)
+    share = found(x)
+    return float(torch.stack([share - high, low - share]).max().clamp(min=0))
+
+
+def _places(exact: FullData) -> Tensor:
+    """Half of them where eigenvalues are many, half of them even, none close to zero."""
+    nodes = exact.measure.nodes()[0].flatten()
+    near = NEAR_ZERO * float(nodes.abs().max())
+    beyond = nodes[nodes.abs() > near]
+    even = torch.linspace(float(nodes.min()), float(nodes.max()), 60).to(nodes)
+    some = torch.quantile(beyond, torch.linspace(0, 1, 60).to(nodes))
+    x = torch.cat([some, even, torch.tensor([-1.01 * near, 1.01 * near]).to(nodes)]).sort().values
+    return x[x.abs() > near]
+
+
+ERRORS: dict[str, Callable[[Any, FullData], float]] = {
+    TOPS: top_error,
+    TRACE: lambda value, exact: abs(value / exact.trace - 1),
+    DENSITY: distance,
+}
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Seconds by tool, a column for each problem and quantity."""
-    cells = {(r.problem, *r.method.split(": ")): r for r in rows if r.experiment == EXPERIMENT}
-    columns = list(dict.fromkeys((p, q) for p, _, q in cells))
-    lines = [["processor seconds (error)", *(f"{p}: {q}" for p, q in columns)]]
-    lines += [[tool, *(_shown(cells.get((p, tool, q))) for p, q in columns)] for tool in TOOLS]
-    return markdown(lines)
+    """Seconds by tool, a table for each net."""
+    mine = [r for r in rows if r.experiment == EXPERIMENT]
+    nets = [name for name in dict.fromkeys(r.problem for r in mine) if name in (*SIZES, *QUICK)]
+    return "\n".join(_table(name, [r for r in mine if r.problem == name]) for name in nets) + claim_summary(mine)
 
 
-def _shown(row: Row | None) -> str:
+def _table(name: str, rows: Sequence[Row]) -> str:
+    cells = {tuple(r.method.split(": ")): r for r in rows}
+    targets = [t for q in QUANTITIES.values() for t in q.targets]
+    exact = cells.get(tuple(TRUTH.split(": ")))
+    lines = [["processor seconds (error)", *targets]]
+    lines += [[tool, *(_shown(cells, tool, t) for t in targets)] for tool in TOOLS if any(k[0] == tool for k in cells)]
+    about = "" if exact is None else (
+        f"{name}: {exact.metric:,.0f} in all, {exact.data_points:,} data points; the truth from {exact.products} products "
+        f"with all of them, open by {exact.loss:.4f} in the distribution function\n\n"
+    )  # fmt: skip
+    return about + markdown(lines)
+
+
+def _shown(cells: dict[Any, Row], tool: str, target: str) -> str:
+    row = cells.get((tool, target))
     if row is None:
         return "–"
-    return f"not reached ({row.loss:.3f})" if math.isnan(row.seconds) else f"{row.seconds:.2f} ({row.loss:.3f})"
+    if math.isnan(row.seconds):
+        return f"not reached ({row.loss:.3f})"
+    best = min(r.seconds for (_, t), r in cells.items() if t == target and not math.isnan(r.seconds))
+    text = f"{row.seconds:.2f} ({row.loss:.3f})"
+    return f"**{text}**" if row.seconds == best else text
+
+
+def claim_jobs(seed: int, folder: Path) -> Iterator[Job]:
+    """The top five of a CNN of 11,722 weights on 10,000 images: infhess as it comes, Lanczos on parts of the data and all."""
+    yield Job(Row(EXPERIMENT, CNN, TRUTH, seed), truth, (folder,))
+    cases = {"infhess.spectrum": (INFHESS, (128,))}
+    if "curvlinops + SciPy" not in missing():
+        for name, points in {"256 points": 256, "1,000 points": 1000, "all points": 10_000}.items():
+            cases[f"Lanczos on {name}"] = ("curvlinops + SciPy", (points, 16))
+    for method, (tool, rung) in cases.items():
+        yield Job(Row(EXPERIMENT, CNN, method, seed), claimed, (tool, rung, folder))
+
+
+def claimed(template: Row, tool: str, rung: tuple[int, ...], folder: Path) -> list[Row]:
+    """One rung of a tool."""
+    exact = full_data(template.problem, folder)
+    return [tried(template, TOOLS[tool].calls[TOPS], rung, exact, TOPS, rung[0])]
+
+
+def claim_summary(rows: Sequence[Row]) -> str:
+    """The claim, a line a method."""
+    mine = [r for r in rows if r.problem == CNN and r.method != TRUTH]
+    lines = [["top five, MNIST CNN of 11,722 weights, 10,000 images", "processor seconds", "mean error"]]
+    lines += [[r.method, f"{r.seconds:.2f}", f"{r.loss:.3f}"] for r in mine]
+    return "\n" + markdown(lines) if mine else ""

@@ -92,7 +92,7 @@ def curvature(
         bool, typer.Option("--edge", help="The paper's net at the edge of stability: eigenvalues beside 2/η.")
     ] = False,
     seconds: Annotated[
-        bool, typer.Option("--seconds", help="Traces and densities in seconds at equal error. One job at a time.")
+        bool, typer.Option("--seconds", help="Eigenvalues, traces and densities in seconds at equal error. One job at a time.")
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data folder.")] = False,
     workers: Workers = 0,
@@ -131,9 +131,10 @@ def curvature(
             show.run(list(intervals.jobs(seed, trials, problems)), file, workers)
             return show.summarised(file.path, intervals.summary(file.rows))
         if seconds:
-            chosen = equal_error.PROBLEMS[:1] if quick else equal_error.PROBLEMS
+            show.not_installed(equal_error.missing())
             with on_threads(1):
-                _in_turn(equal_error.jobs(seed, chosen), file)
+                _in_turn(equal_error.jobs(seed, folder, equal_error.QUICK if quick else equal_error.SIZES), file)
+                _in_turn([] if quick else equal_error.claim_jobs(seed, folder), file)
             return show.summarised(file.path, equal_error.summary(file.rows))
         show.not_installed(eigen_baselines.missing_tools())
         show.run(list(curvature_bench.jobs(seed, quick=quick)), file, workers)

@@ -175,8 +175,12 @@ class BatchSource(Source):
 
     def _count(self, local: Local, products: int) -> None:
         self.count_products(products, local.points)
-        self.watch.random |= local.watch.random
-        self.watch.batch_statistics |= local.watch.batch_statistics
+        self.note(local.watch)
+
+    def note(self, seen: Watch) -> None:
+        """What was seen of the loss once holds from then on."""
+        self.watch.random |= seen.random
+        self.watch.batch_statistics |= seen.batch_statistics
 
     def count_products(self, products: int, points: int) -> None:
         """Note down products with so many points each."""

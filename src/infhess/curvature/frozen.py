@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.batch_source import BatchSource
-from infhess.curvature.batches import Batch
-from infhess.curvature.graphs import Graphs, multiplied
+from infhess.curvature.batches import Batch, joined, part_of, tensors
+from infhess.curvature.graphs import MEMORY, Graphs, multiplied
 from infhess.curvature.reading import FreshData
 from infhess.curvature.source import Source
 
 # Products of one vector that differ by more than this many roundings are noisy.
 REPEATS = 1e4
+
+# Batches that are fewer than these are compared before they are held.
+FEW = 8
 
 Apply = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -58,32 +61,64 @@ def _of_products(source: Source) -> Frozen:
 
 
 def _of_batches(source: BatchSource, points: int) -> Frozen:
-    """Whole batches, two at the least where there are two: none is cut, whatever its points share."""
+    """Two batches at the least where there are two: none is cut, whatever its points share."""
     reading = FreshData(source.stream, source.draw, source.points_of, points, 1)
-    halves = [(half, batch, source.seed()) for half, batch in reading.chunks(2, cut=False)]
-    sizes = [sum(source.points_of(b) for h, b, _ in halves if h == half) for half in (0, 1)]
+    batches: tuple[list[Batch], list[Batch]] = [], []
+    for half, batch in reading.chunks(2, cut=False):
+        batches[half].append(batch)
     source.stream.warn_of_order(reading.read)
-    source.product(
-        source.local(halves[0][1]), torch.ones(source.size).to(source.like)
-    )  # shows whether the loss is random
+    halves = [Graphs(source, half, MEMORY // 2) for half in batches if half]
     unread = 1.0 if source.watch.random else reading.unread
-    return Frozen(_passes(source, halves, sizes, unread), sum(sizes), unread == 0, unread == 0 or min(sizes) > 0)
+    apply = _passes(source, halves, unread)
+    return Frozen(apply, sum(h.points for h in halves), unread == 0, unread == 0 or len(halves) == 2)
 
 
-def _passes(source: BatchSource, halves: list[tuple[int, Batch, int]], sizes: list[int], unread: float) -> Apply:
-    M = sum(sizes)
+def _passes(source: BatchSource, halves: list[Graphs], unread: float) -> Apply:
+    M = sum(half.points for half in halves)
     # ¼ (1/a + 1/b) is the variance of ½ (H_A − H_B) in units of one point's, (1 − M/n)/M that of H_M.
-    spread = math.sqrt(4 * max(unread, 0.0) / M / sum(1 / max(a, 1) for a in sizes)) / 2
-
-    graphs = Graphs(source, [(batch, seed) for _, batch, seed in halves])
+    spread = math.sqrt(4 * max(unread, 0.0) / M / sum(1 / half.points for half in halves)) / 2
 
     def apply(S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
-        Y, D = torch.zeros_like(S), torch.zeros_like(R)
-        for i, (half, batch, _) in enumerate(halves):
-            n = source.points_of(batch)
-            found = multiplied(source, graphs[i], torch.cat([S, R], 1))
-            Y += n / M * found[:, : S.shape[1]]
-            D += (spread if half == 0 else -spread) * n / sizes[half] * found[:, S.shape[1] :]
+        Y, D, V = torch.zeros_like(S), torch.zeros_like(R), S.shape[1]
+        for half, sign in zip(halves, (spread, -spread)):
+            for local, share in half:
+                found = multiplied(source, local, torch.cat([S, R], 1))
+                Y += half.points / M * share * found[:, :V]
+                D += sign * share * found[:, V:]
         return Y, D
 
     return apply
+
+
+class Whole:
+    """All of the data, held with as many of its graphs as memory allows for: products without noise, one after the other."""
+
+    def __init__(self, source: BatchSource, graphs: Graphs) -> None:
+        self._source, self._graphs, self.points = source, graphs, graphs.points
+
+    def product(self, s: Tensor) -> Tensor:
+        """Of the full-data matrix with a vector."""
+        y = torch.zeros_like(s)
+        for local, share in self._graphs:
+            y.add_(self._source.product(local, s), alpha=share)
+        return y
+
+
+def whole(source: Source, points: int, memory: int = MEMORY) -> Whole | None:
+    """All of the data, if so many points are asked for; None where it is larger than `memory`, or the loss is random."""
+    population = source.stream.population if isinstance(source, BatchSource) else None
+    if not isinstance(source, BatchSource) or population is None or points < population or source.watch.random:
+        return None
+    reading = FreshData(source.stream, source.draw, source.points_of, population, 1)
+    batches, left = list[Batch](), memory
+    for _, batch in reading.chunks(1, cut=False):
+        batches.append(batch)
+        left -= sum(t.nbytes for t in tensors(batch))
+        if left < 0:
+            return None
+    if reading.unread:
+        return None
+    if source.split:
+        joined([part_of(batch, 0, 1) for batch in batches[:FEW]])  # inputs and targets for two batches are an error here too
+    graphs = Graphs(source, batches, left)
+    return None if source.watch.random else Whole(source, graphs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.local import Local
 
-MEMORY = 2**28  # bytes of graphs
+MEMORY = 2**30  # bytes of graphs
 
 
 class Bytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -32,30 +32,34 @@ class Bytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Graphs:
-    """The curvature of each of some batches, with its seed. A graph costs as much as one to two products to build."""
+    """The curvature of some batches, to be multiplied again and again; a graph costs as much as one to two products to build.
 
-    def __init__(self, source: BatchSource, batches: Sequence[tuple[Batch, int]], memory: int = MEMORY) -> None:
-        self._source, self._batches, self._left = source, batches, memory
+    Batches stay as they came: a loss never sees more points than its user gave it at once.
+    """
+
+    def __init__(self, source: BatchSource, batches: Sequence[Batch], memory: int = MEMORY) -> None:
+        self._source, self._left = source, memory
         self._kept: dict[int, Local] = {}
+        self._batches = [(batch, source.seed(), source.points_of(batch)) for batch in batches]
+        self.points = sum(points for _, _, points in self._batches)
+        first = self._built(0)
+        first.gradient()  # differences watch the loss when they evaluate it
+        source.note(first.watch)
 
-    def __getitem__(self, i: int) -> Local:
-        """Of batch i."""
-        return self._kept.get(i) or self._built(i)
+    def __iter__(self) -> Iterator[tuple[Local, float]]:
+        """Of each batch, with its share of the points."""
+        for i, (_, _, points) in enumerate(self._batches):
+            yield self._kept.get(i) or self._built(i), points / self.points
 
     def _built(self, i: int) -> Local:
-        batch, seed = self._batches[i]
+        batch, seed, _ = self._batches[i]
         if not self._left:
-            return self._at(batch, seed)
+            return self._source.local(batch, seed)
         with Bytes() as count:
-            local = self._at(batch, seed)
+            local = self._source.local(batch, seed)
         self._left = max(0, self._left - count.total)  # once there is no room, none is looked for any more
         if self._left:
             self._kept[i] = local
-        return local
-
-    def _at(self, batch: Batch, seed: int) -> Local:
-        local = self._source.at(batch, seed)
-        local.points = self._source.points_of(batch)
         return local
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from infhess._distributed import all_reduce_sum, mean_over_processes, world_size
 from infhess.curvature.local import Local
+from infhess.curvature.untouched import Watch
 
 
 class PooledLocal(Local):
@@ -18,9 +19,14 @@ class PooledLocal(Local):
     """
 
     def __init__(self, local: Local, points: int) -> None:
-        self._local, self.flat, self.seed, self.watch = local, local.flat, local.seed, local.watch
+        self._local, self.flat, self.seed = local, local.flat, local.seed
         self.points = round(all_reduce_sum([points], local.flat.device)[0])
         self._weight = points * world_size() / self.points
+
+    @property
+    def watch(self) -> Watch:  # type: ignore[override]
+        """What was seen of the loss in this process."""
+        return self._local.watch
 
     def _mean(self, x: Tensor) -> Tensor:
         return mean_over_processes(x.detach() * self._weight)

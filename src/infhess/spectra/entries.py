@@ -10,7 +10,7 @@ from torch import Tensor
 
 from infhess._precision import full_precision
 from infhess.curvature import as_source
-from infhess.spectra.estimate import at_least_four, signed_products
+from infhess.spectra.estimate import at_least_four, diagonal_forms
 from infhess.spectra.student import probability, two_sided
 
 
@@ -52,7 +52,7 @@ def diagonal(source: Any, *, probes: int = 64, generator: torch.Generator | None
     products, data_points = source.products, source.data_points
     mean = torch.zeros(source.size, dtype=torch.float64, device=source.like.device)
     squares = torch.zeros_like(mean)
-    for k, form in enumerate(signed_products(source, probes, generator), 1):
+    for k, form in enumerate(diagonal_forms(source, probes, 0, generator), 1):
         off = form - mean
         mean += off / k
         squares += off * (form - mean)  # Welford 1962: no difference of large sums

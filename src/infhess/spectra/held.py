@@ -27,12 +27,14 @@ class Room:
     on_disk: bool = False
 
 
-def room_for(start: Tensor, least: int, most: int, memory: int | None) -> Room:
+def room_for(start: Tensor, least: int, most: int, memory: int | None, exact: bool = False) -> Room:
     """Room within so many bytes: full precision, then bfloat16, then disk, and at the last fewer directions.
 
-    A direction takes N numbers in memory, and CHUNKS·N more for the deviations of its products.
+    A direction takes N numbers in memory, and CHUNKS·N more for the deviations of its products, which exact ones have not.
     """
     N, width = len(start), start.dtype.itemsize
+    if exact and (memory is None or _bytes(N, most, width, 0) <= memory):
+        return Room(most, start.dtype)
     if memory is None:
         full = CHUNKS * most * N <= FULL_PRECISION
         return Room(
@@ -62,31 +64,34 @@ class Deviations:
     """y_j^c − ȳ_j for each direction j, to be multiplied with directions that come later."""
 
     def __init__(self, room: Room) -> None:
-        self._room, self._held, self._files = room, list[Tensor](), list[Path]()
+        self._room, self._held = room, list[Tensor | Path]()
         self._folder = tempfile.TemporaryDirectory(prefix="infhess-") if room.on_disk else None
 
     def __len__(self) -> int:
-        return len(self._held) + len(self._files)
+        return len(self._held)
 
     @property
     def bytes(self) -> int:
         """Held in memory."""
-        return sum(d.numel() * d.element_size() for d in self._held)
+        return sum(d.nbytes for d in self._held if isinstance(d, Tensor))
 
     def append(self, deviation: Tensor) -> None:
-        """Of the newest direction, (C, N)."""
+        """Of the newest direction, (C, N); (0, N) where its product is exact."""
         kept = deviation.to(self._room.dtype)
-        if self._folder is None:
+        if self._folder is None or not len(kept):
             self._held.append(kept)
             return
         path = Path(self._folder.name) / f"{len(self)}.safetensors"
         save_file({str(c): row.clone() for c, row in enumerate(kept.cpu())}, path)
-        self._files.append(path)
+        self._held.append(path)
 
     def along(self, q: Tensor, before: int) -> Tensor:
         """q·(y_i^c − ȳ_i) for the directions i < `before`: (C, before), in double precision."""
-        columns = [d @ q.to(d.dtype) for d in self._held[:before]] or [_read(f, q) for f in self._files[:before]]
-        return torch.stack(columns, 1).to(torch.float64) if columns else q.new_zeros(CHUNKS, 0, dtype=torch.float64)
+        found = q.new_zeros(CHUNKS, before, dtype=torch.float64)
+        for i, d in enumerate(self._held[:before]):
+            products = d @ q.to(d.dtype) if isinstance(d, Tensor) else _read(d, q)
+            found[: len(products), i] = products
+        return found
 
     def close(self) -> None:
         """Leave nothing on disk."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from infhess._checks import finite
 from infhess.curvature import Source
 from infhess.curvature.draws import Draw
+from infhess.curvature.frozen import Whole
 from infhess.spectra.held import CHUNKS, Deviations, room_for
 
 
@@ -18,8 +19,10 @@ class Krylov:
     which are kept. weights[j] is the share of each chunk in the points of direction j, unread[j] its 1 − M/n.
     """
 
-    def __init__(self, start: Tensor, most: int, least: int = 1, memory: int | None = None) -> None:
-        room = room_for(start, min(least, most), most, memory)
+    def __init__(
+        self, start: Tensor, most: int, least: int = 1, memory: int | None = None, *, exact: bool = False
+    ) -> None:
+        room = room_for(start, min(least, most), most, memory, exact)
         most = room.most
         self.Q = start.new_zeros(most + 1, len(start))
         self.Q[0] = start / torch.linalg.vector_norm(start)
@@ -59,8 +62,11 @@ class Krylov:
         """The newest direction."""
         return self.Q[len(self)]
 
-    def look(self, source: Source, points: int, batches: int) -> bool:
-        """Products of the newest direction with fresh data; False where there is no room for a further direction."""
+    def look(self, source: Source, points: int, batches: int, held: Whole | None = None) -> bool:
+        """Products of the newest direction with fresh data, or the one with all of it; False if that was the last."""
+        if held is not None:
+            exact = Draw(held.product(self.direction)[None, None], torch.ones(1, dtype=torch.float64), 0.0)
+            return self.take(exact, held.points)
         before = source.data_points
         draw = source.fresh_products([self.direction], points, CHUNKS, batches)
         return self.take(draw, source.data_points - before)
@@ -75,36 +81,38 @@ class Krylov:
         self.weights[j, :C], self.unread[j] = w, draw.unread
         self.noise_is_known &= draw.noise_is_known
         self.points.append(points)
-        mean = w.to(Y) @ Y
-        deviation = Y.sub_(mean)  # in place: C copies of the parameters are much
-        if C < CHUNKS:
-            deviation = torch.cat([deviation, deviation.new_zeros(CHUNKS - C, len(mean))])
-        self._border(j, mean, deviation)
+        mean = w.to(Y) @ Y if C > 1 else Y[0].clone()
+        deviation = Y.sub_(mean) if C > 1 else Y[:0]  # in place: C copies of the parameters are much
+        along, inside = self.Q[: j + 1] @ mean, deviation @ self.Q[: j + 1].mT
+        self._border(j, along, inside)
         self._deviations.append(deviation)
-        return self._next(j, mean, deviation, w)
+        squares = torch.linalg.vector_norm(deviation, dim=1).square() - inside.square().sum(1)
+        return self._next(j, mean, along, float(mean_variance(squares.to(w), w)) if C > 1 else 0.0)
 
-    def _border(self, j: int, mean: Tensor, deviation: Tensor) -> None:
+    def _border(self, j: int, along: Tensor, inside: Tensor) -> None:
         """Column j of every T^c, and row j for the products before it."""
-        Q = self.Q[: j + 1]
-        self.T[:, : j + 1, j] = (deviation @ Q.mT + Q @ mean).to(self.T)
+        self.T[:, : j + 1, j] = along.to(self.T)
+        self.T[: len(inside), : j + 1, j] += inside.to(self.T)
         self.T[:, j, :j] = self._deviations.along(self.Q[j], j).to(self.T)
         if j:  # the mean product of direction j−1 lies in the span up to q_j, at the height β along it
             self.T[:, j, j - 1] += self.beta
 
-    def _next(self, j: int, mean: Tensor, deviation: Tensor, w: Tensor) -> bool:
+    def _next(self, j: int, mean: Tensor, along: Tensor, noise: float) -> bool:
+        """β and the next direction, from a mean product whose coefficients along those so far are known."""
         Q, eps = self.Q[: j + 1], torch.finfo(mean.dtype).eps
-        rest = self._off(mean, j)
+        size = float(torch.linalg.vector_norm(mean))
+        rest = torch.addmv(mean, Q.mT, along, alpha=-1)
+        rest = torch.addmv(rest, Q.mT, Q @ rest, alpha=-1)  # twice is enough
         self.beta = float(torch.linalg.vector_norm(rest))
-        outside = torch.linalg.vector_norm(deviation, dim=1).square() - (deviation @ Q.mT).square().sum(1)
-        self.residual = self.beta**2 - float(mean_variance(outside.to(self.T)[: len(w)], w))
+        self.residual = self.beta**2 - noise
         if j + 1 >= min(self.most, len(mean)):
             return False
-        if self.beta <= 1e2 * eps * float(torch.linalg.vector_norm(mean)):
+        if self.beta <= 1e2 * eps * size:
             # The space is invariant: go on from a random direction outside of it, or eigenvalues would be missed.
             self.beta = self.residual = 0.0
             fresh = torch.randn(len(mean), generator=torch.Generator().manual_seed(7919 * (j + 1)), dtype=torch.float64)
             rest = self._off(fresh.to(mean), j)
-        self.Q[j + 1] = rest / torch.linalg.vector_norm(rest)
+        torch.div(rest, torch.linalg.vector_norm(rest), out=self.Q[j + 1])
         return True
 
     def _off(self, v: Tensor, j: int) -> Tensor:

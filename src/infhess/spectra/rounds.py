@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from infhess.curvature import BatchSource, Source
+from infhess.curvature.frozen import whole
 from infhess.spectra.krylov import Krylov
 from infhess.spectra.ritz import Ritz, ritz
 
@@ -89,11 +90,13 @@ def explore(
 ) -> Krylov:
     """Directions until the top k Ritz values are as good as their noise allows, between `least` and `most`.
 
-    `data` is what each is averaged over: so many points and so many batches at the least.
+    `data` is what each is averaged over: so many points and so many batches at the least. Where that is all of the data, it is
+    held, and this is Lanczos on the full data.
     """
-    krylov = Krylov(start, min(max(most, k), source.size), max(k, 1), memory)
+    held = whole(source, data[0], *(() if memory is None else (memory,)))
+    krylov = Krylov(start, min(max(most, k), source.size), max(k, 1), memory, exact=held is not None)
     try:
-        while krylov.look(source, *data):
+        while krylov.look(source, *data, held):
             if len(krylov) >= least and ritz(krylov).converged(k):
                 break
     finally:

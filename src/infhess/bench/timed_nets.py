@@ -1,0 +1,193 @@
+"""Nets of ten thousand to a million weights, and the truth about their Hessians, from products with all of the data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
+
+from infhess._files import atomic
+from infhess.curvature import Hessian
+from infhess.curvature.frozen import frozen
+from infhess.data import digits, mnist
+from infhess.problems import Shuffled, seeded
+from infhess.problems.nets import digit_net, mlp
+from infhess.spectra.quadrature import Lanczos, Quadrature
+
+TOP = 5
+BATCH, RATE = 128, 1e-3  # of the epoch of Adam before the curvature is measured
+PIECE = 1000  # data points a batch where all are read
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """A net after an epoch of training, and its data."""
+
+    name: str
+    model: nn.Sequential
+    x: Tensor
+    y: Tensor
+    loss: nn.Module
+
+    @property
+    def points(self) -> int:
+        """Of all the data."""
+        return len(self.x)
+
+    @property
+    def params(self) -> list[Tensor]:
+        """Of the net."""
+        return list(self.model.parameters())
+
+    @property
+    def size(self) -> int:
+        """Weights."""
+        return sum(p.numel() for p in self.params)
+
+    def subset(self, points: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A random part of the data."""
+        order = torch.randperm(self.points, generator=g)[:points]
+        return self.x[order], self.y[order]
+
+    def source(self, batch: int, g: torch.Generator) -> Hessian:
+        """Its Hessian, from batches of this size."""
+        data = Epochs(self.x, self.y, batch, g)
+        return Hessian(lambda b: self.loss(self.model(b[0]), b[1]), self.params, data, generator=g)
+
+
+class Epochs:
+    """All of the data in a new order each time, the last batch as small as it is."""
+
+    def __init__(self, x: Tensor, y: Tensor, batch: int, g: torch.Generator) -> None:
+        self.x, self.y, self.batch, self.g, self.population = x, y, batch, g, len(x)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for part in torch.randperm(len(self.x), generator=self.g).split(self.batch):  # type: ignore[no-untyped-call]
+            yield self.x[part], self.y[part]
+
+
+def _trained(net: nn.Sequential, x: Tensor, y: Tensor) -> None:
+    optimizer, loss = torch.optim.Adam(net.parameters(), RATE), nn.CrossEntropyLoss()
+    for inputs, targets in Shuffled((x, y), BATCH, torch.Generator().manual_seed(0)):
+        optimizer.zero_grad()
+        loss(net(inputs), targets).backward()
+        optimizer.step()
+
+
+def _digits(points: int, pooled: int = 1) -> tuple[Tensor, Tensor]:
+    images, labels = mnist()
+    return avg_pool2d(images[:points, None].float() / 255, pooled), labels[:points]
+
+
+def _small_digits() -> tuple[Tensor, Tensor]:
+    images, labels = digits()
+    return images[:, None].float() / 16, labels
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How a net and its data are made, and directions of the Lanczos runs behind its truth: starts and steps of each."""
+
+    layers: Callable[[], list[nn.Module]]
+    data: Callable[[], tuple[Tensor, Tensor]]
+    runs: tuple[int, int]
+
+
+NETS = {
+    "1e4 weights": Entry(lambda: [nn.Flatten(), *mlp(196, 56, 10)], lambda: _digits(10_000, 2), (4, 256)),
+    "1e5 weights": Entry(lambda: [nn.Flatten(), *mlp(784, 128, 10)], lambda: _digits(10_000), (1, 256)),
+    "1e6 weights": Entry(lambda: [nn.Flatten(), *mlp(784, 800, 450, 10)], lambda: _digits(5_000), (1, 160)),
+    "MNIST CNN": Entry(lambda: list(digit_net()), lambda: _digits(10_000), (1, 32)),  # type: ignore[call-overload]
+    "digits": Entry(lambda: [nn.Flatten(), *mlp(64, 16, 10)], _small_digits, (8, 128)),
+}
+
+
+@lru_cache(maxsize=1)
+def timed_net(name: str) -> Timed:
+    """By name, after an epoch of Adam."""
+    x, y = NETS[name].data()
+    with seeded(0):
+        net = nn.Sequential(*NETS[name].layers())
+    _trained(net, x, y)
+    return Timed(name, net, x, y, nn.CrossEntropyLoss())
+
+
+@dataclass(frozen=True)
+class FullData:
+    """The largest eigenvalues, the trace and the spectral measure of a full-data Hessian."""
+
+    top: Tensor
+    trace: float
+    measure: Quadrature
+
+    def save(self, path: Path) -> None:
+        """Whole or not at all."""
+        held = {"top": self.top, "trace": torch.tensor(self.trace, dtype=torch.float64), "T": self.measure.T}
+        held |= {"beta": self.measure.beta, "share": self.measure.share, "eps": torch.tensor(self.measure.eps)}
+        with atomic(path) as temporary:
+            save_file({name: t.contiguous() for name, t in held.items()}, temporary)
+
+
+def _load(path: Path) -> FullData:
+    held = load_file(path)
+    measure = Quadrature(held["T"], held["beta"], held["share"], float(held["eps"]))
+    return FullData(held["top"], float(held["trace"]), measure)
+
+
+@lru_cache(maxsize=1)
+def full_data(name: str, folder: Path) -> FullData:
+    """The truth about a net: from a file, or computed and put there."""
+    path = folder / f"truth-{name.replace(' ', '-')}.safetensors"
+    if not path.exists():
+        measured(timed_net(name), *NETS[name].runs).save(path)
+    return _load(path)
+
+
+def measured(net: Timed, starts: int, steps: int) -> FullData:
+    """Lanczos with all of the data, and the exact trace."""
+    g = torch.Generator().manual_seed(7)
+    steps = min(steps, net.size)
+    apply = frozen(net.source(min(PIECE, net.points), g), net.points).apply
+    run, none = Lanczos(torch.randn(net.size, starts, generator=g), steps), torch.zeros(net.size, 0)
+    for _ in range(steps):
+        run.take(apply(run.directions(), none)[0])
+    measure = run.result()
+    top = torch.linalg.eigvalsh(measure.T).flip(1)[:, :TOP].amax(0)
+    return FullData(top, exact_trace(net), measure)
+
+
+def exact_trace(net: Timed) -> float:
+    """Of the Hessian of the cross-entropy of dense layers with ReLU between them; NaN for other nets.
+
+    A single weight enters the outputs f piecewise linearly, so that the trace is that of the Gauss–Newton matrix:
+    Σ_c p_c |Jᵀ(e_c − p)|² of each point, and |∂(vᵀf)/∂W|² = |δ|² |a|² for a layer with inputs a.
+    """
+    layers = [m for m in net.model if isinstance(m, nn.Linear)]
+    if any(isinstance(m, nn.Conv2d) for m in net.model):
+        return float("nan")
+    inputs = [net.x.flatten(1).double()]
+    weights = [(m.weight.detach().double(), m.bias.detach().double()) for m in layers]
+    for W, b in weights:
+        inputs.append((inputs[-1] @ W.mT + b).relu() if len(inputs) < len(weights) else inputs[-1] @ W.mT + b)
+    *inputs, outputs = inputs
+    p, total = outputs.softmax(1), 0.0
+    for c, e in enumerate(torch.eye(outputs.shape[1], dtype=torch.float64)):
+        delta = (e - p) * p[:, c : c + 1].sqrt()
+        for a, (W, _) in zip(reversed(inputs), reversed(weights)):
+            total += float((delta.square().sum(1) * (1 + a.square().sum(1))).sum())
+            delta = delta @ W * (a > 0)
+    return total / net.points
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Processor seconds of a call: other processes on the machine do not count."""
+    start = time.process_time()
+    call()
+    return time.process_time() - start

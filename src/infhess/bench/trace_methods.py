@@ -1,0 +1,130 @@
+"""Which estimate of a trace is best where products come from mini-batches: the measurement behind `infhess.trace`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import mean, median
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from infhess.bench.coverage import truth_of
+from infhess.bench.timed_nets import seconds_of
+from infhess.curvature.batch_source import BatchSource
+from infhess.harness import Job, Row, markdown
+from infhess.spectra import trace
+
+EXPERIMENT = "bench-curvature-trace"
+PROBLEMS = ("digits-mlp", "mlp/start", "mlp/trained", "mlp-gauss-newton/trained")
+BATCHES, TRIALS = (16, 64, 256), 40
+PROBES, SKETCH, REPEATS = 36, 12, 8
+
+
+class Guess(NamedTuple):
+    """An estimate, and its 95 % interval where it has one."""
+
+    value: float
+    interval: tuple[float, float] = (math.nan, math.nan)
+
+
+Method = Callable[[BatchSource, torch.Generator], Guess]
+
+
+def as_it_comes(source: BatchSource, g: torch.Generator) -> Guess:
+    """`infhess.trace`."""
+    found = trace(source, generator=g)
+    return Guess(found.value, found.interval(0.95))
+
+
+def hutchinson(source: BatchSource, g: torch.Generator) -> Guess:
+    """Random signs, a fresh batch for each."""
+    found = trace(source, sketch=0, generator=g)
+    return Guess(found.value, found.interval(0.95))
+
+
+def signs(source: BatchSource, number: int, g: torch.Generator) -> Tensor:
+    """Random signs, as columns."""
+    return torch.randn(source.size, number, generator=g, dtype=torch.float64).sign().to(source.like)
+
+
+def hutch_fresh(source: BatchSource, g: torch.Generator) -> Guess:
+    """Hutch++ (Meyer, Musco, Musco & Woodruff 2021), every product with a batch of its own."""
+    products = lambda S: torch.stack([source.matvec(s) for s in S.mT], 1)  # noqa: E731
+    Q = torch.linalg.qr(products(signs(source, PROBES // 3, g))).Q
+    Z = signs(source, PROBES // 3, g)
+    Z = Z - Q @ (Q.mT @ Z)
+    return Guess(float((Q * products(Q)).sum() + (Z * products(Z)).sum() / Z.shape[1]))
+
+
+def hutch_one_batch(source: BatchSource, g: torch.Generator) -> Guess:
+    """Hutch++ on one batch."""
+    local = source.local(source.draw())
+    Q = torch.linalg.qr(source.block(local, signs(source, PROBES // 3, g))).Q
+    Z = signs(source, PROBES // 3, g)
+    Z = Z - Q @ (Q.mT @ Z)
+    return Guess(float((Q * source.block(local, Q)).sum() + (Z * source.block(local, Z)).sum() / Z.shape[1]))
+
+
+def xtrace_one_batch(source: BatchSource, g: torch.Generator) -> Guess:
+    """XTrace (Epperly, Tropp & Webber 2024) on one batch: each probe with the others as the sketch."""
+    local, W = source.local(source.draw()), signs(source, PROBES // 2, g)
+    Y = source.block(local, W)
+    Q, R = torch.linalg.qr(Y)
+    Z = source.block(local, Q)
+    S = torch.linalg.inv(R).mT
+    S = S / torch.linalg.vector_norm(S, dim=0)  # column i: the direction of Q that the other probes do not reach
+    H, V = Q.mT @ Z, Q.mT @ W
+    X = V - S * (S * V).sum(0)  # probes within the sketch of the others
+    T = Z.mT @ W
+    inside = torch.trace(H) - (S * (H @ S)).sum(0)
+    rest = (W * Y).sum(0) - 2 * (X * T).sum(0) + (X * (H @ X)).sum(0)
+    return Guess(float((inside + rest).mean()))
+
+
+METHODS: dict[str, Method] = {
+    "infhess.trace": as_it_comes,
+    "Hutchinson, 36 fresh batches": hutchinson,
+    "Hutch++, 36 fresh batches": hutch_fresh,
+    "Hutch++, 36 products with one batch": hutch_one_batch,
+    "XTrace, 36 products with one batch": xtrace_one_batch,
+}
+
+
+def jobs(seed: int, problems: Sequence[str] = PROBLEMS, trials: int = TRIALS) -> Iterator[Job]:
+    """One for each problem, batch size and method."""
+    for problem in problems:
+        for batch in BATCHES:
+            for method in METHODS:
+                yield Job(Row(EXPERIMENT, problem, method, seed, batch), measured, (trials,))
+
+
+def measured(template: Row, trials: int) -> list[Row]:
+    """Root mean square of the relative error as the loss, coverage of the interval as the metric, and the cost of a trial."""
+    truth, batch = truth_of(template.problem), template.batch_size
+    total, found, seconds = float(torch.trace(truth.H)), list[Guess](), []
+    for trial in range(trials):
+        g = torch.Generator().manual_seed(10**8 * (template.seed + 1) + 10**4 * batch + trial)
+        source = truth.problem.source(batch, g, torch.float32)
+        seconds.append(seconds_of(lambda: found.append(METHODS[template.method](source, g))))  # noqa: B023
+    error = mean((f.value / total - 1) ** 2 for f in found) ** 0.5
+    covered = [f.interval[0] <= total <= f.interval[1] for f in found if not math.isnan(f.interval[0])]
+    row = replace(template, data_points=source.data_points, products=source.products, seconds=median(seconds), loss=error)
+    return [replace(row, metric=mean(covered) if covered else math.nan)]
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Errors and seconds, a line a problem and method."""
+    cells = {(r.problem, r.method, r.batch_size): r for r in rows if r.experiment == EXPERIMENT}
+    lines = [["problem", "method", *(f"batch {b}: error, s, coverage" for b in BATCHES)]]
+    for problem, method in dict.fromkeys((p, m) for p, m, _ in cells):
+        shown = (cells.get((problem, method, b)) for b in BATCHES)
+        lines.append([problem, method, *("–" if r is None else _shown(r) for r in shown)])
+    return markdown(lines)
+
+
+def _shown(row: Row) -> str:
+    covered = "" if math.isnan(row.metric) else f", {100 * row.metric:.0f} %"
+    return f"{row.loss:.3f}, {row.seconds:.2f}{covered}"

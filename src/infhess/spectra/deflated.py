@@ -1,0 +1,38 @@
+"""Forms zᵀHz with the top of the spectrum taken out of the noise: a sketch of it, then fresh batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from infhess._random import normal
+from infhess.curvature import BatchSource
+
+# Random vectors a batch, and batches at the least: with fewer an interval is wide.
+VECTORS, BATCHES = 6, 8
+MOST = 2**26  # numbers of a block of vectors
+
+
+def fits(source: object, sketch: int) -> bool:
+    """Whether a source has batches, more parameters than a sketch takes up, and not too many for a block of vectors."""
+    width = sketch + VECTORS
+    return isinstance(source, BatchSource) and sketch > 0 and 4 * width <= source.size <= MOST // width
+
+
+def deflated_products(source: BatchSource, probes: int, sketch: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Vectors whose mean is the diagonal of H, each from a batch of its own, in double precision.
+
+    Q = orth(H_b Ω) of a first batch. On each further one Σ q ⊙ H_b q + mean_z z ⊙ H_b z, with signs z made orthogonal to Q: the
+    noise of the signs is that of the rest of the spectrum alone. Hutch++ (Meyer et al. 2021), but for fresh data: the sum over
+    Q is taken on as many batches as the rest, and the spread over batches holds all of the noise.
+    """
+    size, like = source.size, source.like
+    Omega = normal(size, sketch, like=like, generator=generator)
+    Q = torch.linalg.qr(source.block(source.local(source.draw()), Omega)).Q
+    weights = torch.cat([torch.ones(sketch), torch.full((VECTORS,), 1 / VECTORS)]).to(torch.float64).to(like.device)
+    for _ in range(max(BATCHES, -(-probes // VECTORS))):
+        Z = normal(size, VECTORS, like=like, generator=generator).sign()
+        S = torch.cat([Q, Z - Q @ (Q.mT @ Z)], 1)
+        yield (S * source.block(source.local(source.draw()), S)).to(torch.float64) @ weights

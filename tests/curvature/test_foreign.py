@@ -11,7 +11,7 @@ from linear_operator.operators import DiagLinearOperator
 from scipy.sparse.linalg import aslinearoperator
 from torch import nn
 
-from infhess import GaussNewton, Hessian, Products, infer, spectrum, trace
+from infhess import CurvatureShaped, GaussNewton, Hessian, Products, condition, infer, spectrum, trace
 from util import F64, close, randn
 from util import spectrum as matrix_with
 
@@ -72,3 +72,17 @@ def test_a_function_alone_does_not_tell_its_size():
         Products(lambda v: v)
     with pytest.raises(TypeError, match=r"a function v -> Av: Products\(function, size=N\)"):
         spectrum(lambda v: v)
+
+
+def test_matfree_style_callables_and_back():
+    jax = pytest.importorskip("jax")
+    decomp, eig = pytest.importorskip("matfree.decomp"), pytest.importorskip("matfree.eig")
+    theirs = jax.numpy.asarray(A.float().numpy())
+    product = lambda v: theirs @ v  # noqa: E731
+    found = spectrum(Products(product, size=30), 2)
+    close(found.values, torch.tensor([9.0, 9 - 8 / 29]), 5e-3)
+    posterior = condition(CurvatureShaped(), torch.eye(30, dtype=F64), A)
+    ours = posterior.mean.to_scipy()
+    back = lambda v: jax.pure_callback(ours.matvec, jax.ShapeDtypeStruct((30,), v.dtype), v)  # noqa: E731
+    values, _ = eig.eigh_partial(decomp.tridiag_sym(20))(back, jax.numpy.ones(30) + jax.numpy.arange(30) / 7)
+    assert float(values.max()) == pytest.approx(9.0, rel=5e-3)

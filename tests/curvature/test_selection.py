@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from infhess import Hessian, select
+from infhess import Fisher, GaussNewton, Hessian, select
 from infhess.curvature.selection import Layer, layers_of
 from util import F64, close, randn
 
@@ -67,3 +67,21 @@ def test_a_layer_is_a_block_of_the_whole_matrix():
         close((forms.weights * forms.products[:, 0, 0]).sum(), s @ H[index][:, index] @ s)
         assert block.gradient().shape == s.shape
         assert (block.products, block.data_points) == (block.whole.products, block.whole.data_points)
+
+
+@pytest.mark.parametrize("kind", [GaussNewton, Fisher])
+def test_patterns_in_the_place_of_parameters(kind):
+    model, data = net(), [(randn(8, 3), randn(8, 2, seed=1))]
+    for patterns, chosen in (("0", ["0"]), (["*.weight"], ["*.weight"]), (("0.bias", "2"), ["0.bias", "2"])):
+        by_name = kind(model, nn.MSELoss(), patterns, data)
+        by_hand = kind(model, nn.MSELoss(), select(model, *chosen), data)
+        assert by_name.flat.names == by_hand.flat.names
+        s = randn(by_hand.size, seed=2)
+        close(by_name.matvec(s), by_hand.matvec(s))
+    with pytest.raises(ValueError, match="nothing matches 'blocks"):
+        kind(model, nn.MSELoss(), "blocks.*", data)
+
+
+def test_a_loss_alone_has_no_names_to_match():
+    with pytest.raises(TypeError, match=r"got names; pass infhess.select\(model, pattern\)"):
+        source("0.*", net())

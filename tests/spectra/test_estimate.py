@@ -58,7 +58,10 @@ def test_what_is_shown_is_numbers():
 def dense_net(batch=16):
     """A source of a small net, its data in batches, and the exact Hessian."""
     torch.manual_seed(0)
-    model, loss = torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Tanh(), torch.nn.Linear(12, 4)).double(), torch.nn.MSELoss()
+    model, loss = (
+        torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Tanh(), torch.nn.Linear(12, 4)).double(),
+        torch.nn.MSELoss(),
+    )
     x, y = randn(320, 8) * torch.logspace(1, -1, 8), randn(320, 4, seed=1)
     f = lambda b: loss(model(b[0]), b[1])  # noqa: E731
     source = infhess.Hessian(f, model.named_parameters(), list(zip(x.split(batch), y.split(batch))))

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from infhess import Hessian, Isotropic, RateFree, condition, largest, spectrum, trace
+from infhess import Hessian, Isotropic, RateFree, condition, density, diagonal, largest, spectrum, trace
 from infhess.optim.reports import Report
 from small_data import loader, problem
 from util import close, randn
@@ -137,3 +137,32 @@ def test_what_is_missing_is_named(call, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ModuleNotFoundError, match=f"needs {package}; install it with: pip install"):
         getattr(found, call)()
+
+
+def distribution():
+    loss, w, data, _ = problem(500)
+    return density(Hessian(lambda b: loss(b), [w], loader(data, 32)))
+
+
+def test_a_density_shows_itself_in_a_line_a_table_and_rows():
+    found = distribution()
+    assert repr(found).startswith("Density(from ")
+    assert len(repr(found)) < 160
+    assert "within ± " in found._repr_html_()
+    held = json.loads(json.dumps(found.as_dict()))
+    low, _ = found.interval(torch.tensor(held["x"], dtype=torch.float64))
+    close(torch.tensor(held["low"]), low, atol=1e-9)
+    assert held["negative"] == found.negative.as_dict()
+    frame = found.to_pandas()
+    assert list(frame.columns) == ["x", "density", "share", "low", "high"]
+    assert bool((frame.low <= frame.share + 1e-9).all())
+    assert pickle.loads(pickle.dumps(found)).as_dict() == found.as_dict()
+
+
+def test_a_diagonal_shows_itself_as_values_do():
+    loss, w, data, _ = problem(500)
+    found = diagonal(Hessian(lambda b: loss(b), [w], loader(data, 32)))
+    assert repr(found).startswith("Diagonal(")
+    assert list(found.to_pandas().columns) == ["entry", "value", "std", "low", "high"]
+    assert "entry" in found._repr_html_()
+    assert len(found.as_dict()["values"]) == len(found.values)

@@ -95,7 +95,9 @@ class CountedBatches:
             yield batch
 
 
-@pytest.mark.parametrize("call", [lambda s: spectrum(s, 4), lambda s: largest(s), lambda s: trace(s, probes=9, sketch=0)])
+@pytest.mark.parametrize(
+    "call", [lambda s: spectrum(s, 4), lambda s: largest(s), lambda s: trace(s, probes=9, sketch=0)]
+)
 def test_the_counts_are_those_of_a_source_that_counts_by_itself(call):
     problem = CURVATURE["digits-logistic"]()
     w, batches, calls = problem.w.clone().requires_grad_(), CountedBatches((problem.x, problem.y), 48), []

@@ -39,22 +39,24 @@ QUANTITIES = {
     # data points, products
     TOPS: Quantity(
         {"top five to 5 %": 0.05, "top five to 2 %": 0.02},
-        ((256, 16), (512, 16), (1024, 16), (1024, 32), (2048, 16), (2048, 32), (4096, 16), (4096, 32), (ALL, 16), (ALL, 32)),
+        ((256, 16), (512, 16), (1024, 16), (1024, 32), (2048, 16), (2048, 32), (ALL, 16), (ALL, 32)),
         3,
     ),
     # data points, products
-    TRACE: Quantity({"trace to 5 %": 0.05}, ((256, 36), (512, 36), (1024, 36), (1024, 108), (4096, 108), (ALL, 108)), 6),
+    TRACE: Quantity(
+        {"trace to 5 %": 0.05}, ((256, 36), (512, 36), (1024, 36), (1024, 108), (4096, 108), (ALL, 108)), 6
+    ),
     # data points, starts, products a start
     DENSITY: Quantity(
         {"density to .02": 0.02},
-        ((1024, 1, 32), (1024, 1, 64), (4096, 1, 32), (4096, 1, 64), (ALL, 1, 32), (ALL, 1, 64), (ALL, 1, 128), (ALL, 4, 64)),
+        ((256, 1, 32), (1024, 1, 32), (1024, 1, 64), (ALL, 1, 32), (ALL, 1, 64), (ALL, 1, 128), (ALL, 4, 64)),
         2,
     ),
 }
-# What infhess is asked for instead: points a direction; points a probe and probes.
+# What infhess is asked for instead: points a direction; points a batch and probes.
 OWN_RUNGS: dict[str, tuple[tuple[int, ...], ...]] = {
     TOPS: ((128,), (256,), (512,), (1024,), (2048,), (4096,), (ALL,)),
-    TRACE: ((16, 36), (32, 36), (64, 36), (32, 144), (64, 144), (128, 144), (64, 576)),
+    TRACE: ((16, 36), (32, 36), (64, 36), (128, 36), (256, 36), (256, 144), (256, 576)),
 }
 
 
@@ -70,11 +72,19 @@ TOOLS = {
         {TOPS: timed_tools.infhess_top, TRACE: timed_tools.infhess_trace, DENSITY: timed_tools.infhess_density}
     ),
     "curvlinops + SciPy": Tool(
-        {TOPS: timed_tools.curvlinops_top, TRACE: timed_tools.curvlinops_trace, DENSITY: timed_tools.curvlinops_density},
+        {
+            TOPS: timed_tools.curvlinops_top,
+            TRACE: timed_tools.curvlinops_trace,
+            DENSITY: timed_tools.curvlinops_density,
+        },
         ("curvlinops", "scipy"),
     ),
     "hessian-eigenthings": Tool(
-        {TOPS: timed_tools.eigenthings_top, TRACE: timed_tools.eigenthings_trace, DENSITY: timed_tools.eigenthings_density},
+        {
+            TOPS: timed_tools.eigenthings_top,
+            TRACE: timed_tools.eigenthings_trace,
+            DENSITY: timed_tools.eigenthings_density,
+        },
         ("hessian_eigenthings",),
     ),
     # its density calls torch.eig, which PyTorch has no more

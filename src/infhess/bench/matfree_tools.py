@@ -52,7 +52,9 @@ def compiled(net: Timed, kind: str, number: int) -> Callable[..., Any]:
     product, like = product_of(net), weights_of(net)[0]
     if kind == "trace":
         sampler = stochtrace.sampler_signs(like, num=number)
-        return jax.jit(_reordered(stochtrace.estimator_leave_one_out(stochtrace.leave_one_out_xtrace(), sampler), product))
+        return jax.jit(
+            _reordered(stochtrace.estimator_leave_one_out(stochtrace.leave_one_out_xtrace(), sampler), product)
+        )
     tridiagonal = decomp.tridiag_sym(number)
 
     def eigenpairs(key: Any, w: Any, x: Any, y: Any) -> Any:

@@ -120,7 +120,12 @@ def eigenthings_top(net: Timed, points: int, products: int, g: torch.Generator) 
     from hessian_eigenthings import lanczos
 
     found = lanczos(
-        eigenthings_operator(net, points, g), k=TOP, max_iter=products, which="LA", seed=seed_of(g), reorthogonalize=True
+        eigenthings_operator(net, points, g),
+        k=TOP,
+        max_iter=products,
+        which="LA",
+        seed=seed_of(g),
+        reorthogonalize=True,
     )
     return Found(torch.as_tensor(found.eigenvalues).sort(descending=True).values, products, points)
 
@@ -137,9 +142,7 @@ def eigenthings_density(net: Timed, points: int, starts: int, m: int, g: torch.G
     """Its nodes and weights, which are better than its smoothed density."""
     from hessian_eigenthings import spectral_density
 
-    found = spectral_density(
-        eigenthings_operator(net, points, g), num_runs=starts, lanczos_steps=m, seed=seed_of(g)
-    )
+    found = spectral_density(eigenthings_operator(net, points, g), num_runs=starts, lanczos_steps=m, seed=seed_of(g))
     nodes = steps(found.raw_eigenvalues.double().flatten(), found.raw_weights.double().flatten())
     return Found(nodes, starts * m, points)
 

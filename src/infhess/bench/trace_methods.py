@@ -111,7 +111,9 @@ def measured(template: Row, trials: int) -> list[Row]:
         seconds.append(seconds_of(lambda: found.append(METHODS[template.method](source, g))))  # noqa: B023
     error = mean((f.value / total - 1) ** 2 for f in found) ** 0.5
     covered = [f.interval[0] <= total <= f.interval[1] for f in found if not math.isnan(f.interval[0])]
-    row = replace(template, data_points=source.data_points, products=source.products, seconds=median(seconds), loss=error)
+    row = replace(
+        template, data_points=source.data_points, products=source.products, seconds=median(seconds), loss=error
+    )
     return [replace(row, metric=mean(covered) if covered else math.nan)]
 
 

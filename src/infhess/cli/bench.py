@@ -84,7 +84,13 @@ def curvature(
     coverage: Annotated[
         bool, typer.Option("--coverage", help="Do the intervals hold? Trials against the exact spectrum.")
     ] = False,
-    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials per cell of --coverage.")] = 200,
+    density: Annotated[
+        bool, typer.Option("--density", help="Do the bounds of `density` hold? Known spectra and two nets.")
+    ] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Which estimate of a trace is best on mini-batches. One job at a time.")
+    ] = False,
+    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials per cell of --coverage and --density.")] = 200,
     large: Annotated[
         bool, typer.Option("--large", help="Transformers of up to ten million weights: seconds and memory.")
     ] = False,
@@ -92,7 +98,10 @@ def curvature(
         bool, typer.Option("--edge", help="The paper's net at the edge of stability: eigenvalues beside 2/η.")
     ] = False,
     seconds: Annotated[
-        bool, typer.Option("--seconds", help="Eigenvalues, traces and densities in seconds at equal error. One job at a time.")
+        bool,
+        typer.Option(
+            "--seconds", help="Eigenvalues, traces and densities in seconds at equal error. One job at a time."
+        ),
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data folder.")] = False,
     workers: Workers = 0,
@@ -100,23 +109,39 @@ def curvature(
 ) -> None:
     """Top eigenvalues from mini-batches beside other tools, at equal work; the coverage of intervals; seconds at equal error.
 
-    With --large, how seconds and memory grow with weights, data and k; with --edge, curvature along training.
+    One kind at a time, each with rows of its own. With --large, how seconds and memory grow with weights, data and k; with
+    --edge, curvature along training.
 
     Example: `infhess bench curvature --coverage --trials 50 --data-dir data`
     """
     with remedies():
         from infhess.bench import coverage as intervals
-        from infhess.bench import curvature_bench, edge_of_stability, eigen_baselines, equal_error, large_nets
+        from infhess.bench import (
+            curvature_bench,
+            density_coverage,
+            edge_of_stability,
+            eigen_baselines,
+            equal_error,
+            large_nets,
+            trace_methods,
+        )
         from infhess.cli import show
         from infhess.data import use
         from infhess.harness.rows import RowFile
         from infhess.harness.timing import on_threads
 
-        if coverage + large + edge + seconds > 1:
-            raise ValueError("expected at most one of --coverage, --large, --edge and --seconds")
+        kinds = {
+            "coverage": coverage,
+            "density": density,
+            "trace": trace,
+            "large": large,
+            "edge": edge,
+            "seconds": seconds,
+        }
+        if sum(kinds.values()) > 1:
+            raise ValueError(f"expected at most one of {', '.join(f'--{name}' for name in kinds)}")
         use(data_dir)
-        kinds = {"-coverage": coverage, "-large": large, "-edge": edge, "-seconds": seconds}
-        kind = next((name for name, chosen in kinds.items() if chosen), "")
+        kind = "".join(f"-{name}" for name, chosen in kinds.items() if chosen)
         folder = out or Path(f"runs/bench-curvature{kind}")
         file = RowFile(folder, fresh=fresh, seed=seed)
         if large:
@@ -130,6 +155,15 @@ def curvature(
             problems = curvature_bench.QUICK if quick else intervals.PROBLEMS
             show.run(list(intervals.jobs(seed, trials, problems)), file, workers)
             return show.summarised(file.path, intervals.summary(file.rows))
+        if density:
+            names = density_coverage.KNOWN if quick else (*density_coverage.KNOWN, *density_coverage.NETS)
+            show.run(list(density_coverage.jobs(seed, trials, list(names))), file, workers)
+            return show.summarised(file.path, density_coverage.summary(file.rows))
+        if trace:
+            chosen = trace_methods.PROBLEMS[:1] if quick else trace_methods.PROBLEMS
+            with on_threads(1):
+                _in_turn(trace_methods.jobs(seed, chosen), file)
+            return show.summarised(file.path, trace_methods.summary(file.rows))
         if seconds:
             show.not_installed(equal_error.missing())
             with on_threads(1):

@@ -33,6 +33,8 @@ class Flat:
             raise TypeError(f"params: expected tensors, such as model.parameters(), got {type(params).__name__}")
         self.names, self.params = _named(params)
         for p in self.params:
+            if isinstance(p, str):
+                raise TypeError("params: expected tensors, got names; pass infhess.select(model, pattern)")
             if not isinstance(p, Tensor):
                 raise TypeError(f"params: expected tensors, such as model.parameters(), got {type(p).__name__}")
             if not (p.is_floating_point() or p.is_complex()):

@@ -119,6 +119,8 @@ def whole(source: Source, points: int, memory: int = MEMORY) -> Whole | None:
     if reading.unread:
         return None
     if source.split:
-        joined([part_of(batch, 0, 1) for batch in batches[:FEW]])  # inputs and targets for two batches are an error here too
+        joined(
+            [part_of(batch, 0, 1) for batch in batches[:FEW]]
+        )  # inputs and targets for two batches are an error here too
     graphs = Graphs(source, batches, left)
     return None if source.watch.random else Whole(source, graphs)

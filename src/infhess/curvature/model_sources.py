@@ -13,6 +13,7 @@ from infhess.curvature.fisher import FisherLocal, Sample, sampler_of
 from infhess.curvature.flat import Params
 from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
 from infhess.curvature.local import Local
+from infhess.curvature.selection import select
 
 
 class ModelSource(BatchSource):
@@ -22,7 +23,7 @@ class ModelSource(BatchSource):
         self,
         model: Callable[..., Any],
         loss: Loss,
-        params: Params,
+        params: Params | str,
         batches: Iterable[Batch],
         *,
         pair: Pair | None = None,
@@ -34,8 +35,17 @@ class ModelSource(BatchSource):
             raise TypeError(f"expected a callable model and a callable loss: {kind}(model, loss, params, batches)")
         if pair is not None and not callable(pair):
             raise TypeError(f"pair: expected a callable from a batch to (inputs, targets), got {type(pair).__name__}")
-        super().__init__(params, batches, split, generator)
+        super().__init__(chosen(model, params), batches, split, generator)
         self.model, self.loss, self.pair = model, loss, pair
+
+
+def chosen(model: Any, params: Params | str) -> Params:
+    """The parameters, where a pattern or several stand for them those of the model that match."""
+    if isinstance(params, str):
+        return select(model, params)
+    if not isinstance(params, list | tuple) or not params or not all(isinstance(p, str) for p in params):
+        return params
+    return select(model, *params)
 
 
 class GaussNewton(ModelSource):
@@ -44,7 +54,7 @@ class GaussNewton(ModelSource):
     Args:
         model: inputs ↦ outputs, one tensor, or an object that has it as its `logits`.
         loss: (outputs, targets) ↦ scalar, the mean over the batch.
-        params: the parameters, with names or without.
+        params: the parameters, with names or without; or a pattern of names, or several, such as "blocks.*.attn.*".
         batches: an iterable of (inputs, targets); or of mappings or dataclasses with an entry `labels`, `label`, `targets`,
             `target` or `y`, whose other entries the model takes as keywords.
         pair: batch ↦ (inputs, targets), for any other batch.
@@ -98,7 +108,7 @@ class Fisher(ModelSource):
         self,
         model: Callable[..., Any],
         loss: Loss,
-        params: Params,
+        params: Params | str,
         batches: Iterable[Batch],
         kind: str = "empirical",
         *,

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess._checks import as_real, count, finite_number, generator_on
+from infhess._checks import count, finite_number, generator_on
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import Source, as_source
 from infhess.curvature.frozen import Frozen, frozen
-from infhess.spectra.density_figure import axes, draw_density, draw_distribution
+from infhess.spectra.density_result import Density, Share
 from infhess.spectra.law import Law, sampled
 from infhess.spectra.quadrature import Quadrature, quadratures
 from infhess.spectra.rounds import UNKNOWN
-from infhess.spectra.student import probability
 
 LEAST_POINTS = 1024  # of the first sample
 DIRECTIONS = 96  # a start
@@ -29,106 +27,7 @@ ENOUGH = (
 BUDGET = 2**23
 GROWTH = 4
 NEAR_ZERO = 1e-3
-PLOTTED = 160  # points of a distribution function
 FINEST = 1e-3  # smoothing at the least, relative to the width of the spectrum
-
-
-@dataclass(frozen=True)
-class Share:
-    """A share of the eigenvalues, with intervals.
-
-    >>> import torch
-    >>> found = density(torch.diag(torch.tensor([-1.0, 0.0, 0.0, 3.0])))
-    >>> round(found.negative.value, 3), [round(v, 3) for v in found.negative.interval(0.95)]
-    (0.25, [0.25, 0.25])
-    """
-
-    value: float
-    _low: float = field(repr=False)
-    _high: float = field(repr=False)
-    _law: Law = field(repr=False)
-
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Bounds that hold with this probability."""
-        if math.isnan(self._low):
-            return math.nan, math.nan
-        ends = torch.tensor([self._low], dtype=torch.float64), torch.tensor([self._high], dtype=torch.float64)
-        low, high = self._law.interval(*ends, probability(level))
-        return float(low), float(high)
-
-
-@dataclass(frozen=True)
-class Density:
-    """The spectral density of the full-data matrix.
-
-    Attributes:
-        grid, values: points, and the density there; each Gauss node is smoothed as far as it is uncertain: by its residual or
-            the distance of its neighbours, whichever is less.
-        negative: the share of eigenvalues below −zero.
-        near_zero: the share of those within ± zero.
-        zero: by default a thousandth of the largest magnitude.
-        data_error: how much the data that was not read adds to the intervals at the most, 0 where all was read, and NaN where
-            nothing is known of it.
-        points: the data points that each product was taken with.
-        products, data_points: what it cost.
-        stopped: why no more data was read.
-
-    >>> import torch
-    >>> found = density(torch.diag(torch.tensor([-1.0, 0.0, 0.0, 3.0])))
-    >>> round(float(found.cdf(torch.tensor([1.0]))), 3)  # the share of eigenvalues at or below 1
-    0.75
-    >>> found.grid.shape == found.values.shape, found.data_error
-    (True, 0.0)
-
-    """
-
-    grid: Tensor
-    values: Tensor
-    negative: Share
-    near_zero: Share
-    zero: float
-    data_error: float
-    points: int
-    products: int
-    data_points: int
-    stopped: str
-    _law: Law = field(repr=False)
-
-    def cdf(self, x: Any) -> Tensor:
-        """The share of eigenvalues at or below x, a number or a tensor: the middle of what quadrature allows for."""
-        x, shape = self._points(x)
-        low, high = self._law.seen.bounds(x)
-        return ((low + high) / 2).reshape(shape)
-
-    def interval(self, x: Any, level: float = 0.95, *, joint: bool = False) -> tuple[Tensor, Tensor]:
-        """Bounds on the share of eigenvalues of the full-data matrix at or below x.
-
-        They hold for the step function itself: at each x with this probability, or at all x at once if joint.
-        """
-        x, shape = self._points(x)
-        law = self._law.band if joint else self._law.interval
-        low, high = law(*self._law.bounds(x), probability(level))
-        if math.isnan(self.data_error):
-            low, high = low * math.nan, high * math.nan
-        return low.reshape(shape), high.reshape(shape)
-
-    def _points(self, x: Any) -> tuple[Tensor, torch.Size]:
-        x = as_real(float(x) if isinstance(x, int | float) else x, "x").to(self._law.seen.T)
-        return x.reshape(-1), x.shape
-
-    def plot(self, ax: Any = None, *, cdf: bool = False) -> Any:
-        """The density, or its distribution function with pointwise and joint 95 % bounds; gives the axes. Needs matplotlib."""
-        ax = axes(ax)
-        if not cdf:
-            draw_density(ax, self.grid, self.values)
-            return ax
-        x = self.grid[torch.linspace(0, len(self.grid) - 1, PLOTTED).long()]
-        bands = {
-            f"95 %, at {'all points' if joint else 'each point'}": self.interval(x, joint=joint)
-            for joint in (True, False)
-        }
-        draw_distribution(ax, x, self.cdf(x), bands, self.zero)
-        return ax
 
 
 @full_precision

@@ -1,21 +1,10 @@
-"""Pictures of a spectral density; matplotlib is imported when one is asked for."""
+"""Pictures of a spectral density."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torch import Tensor
-
-
-def axes(ax: Any) -> Any:
-    """The axes given, or those of a new figure."""
-    if ax is not None:
-        return ax
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError("plot: expected matplotlib, which is not installed; pip install matplotlib") from error
-    return pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")[1]
 
 
 def draw_density(ax: Any, x: Tensor, y: Tensor) -> None:

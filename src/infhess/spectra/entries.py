@@ -11,11 +11,12 @@ from torch import Tensor
 from infhess._precision import full_precision
 from infhess.curvature import as_source
 from infhess.spectra.estimate import at_least_four, diagonal_forms
+from infhess.spectra.faces import ValuesFace
 from infhess.spectra.student import probability, two_sided
 
 
-@dataclass(frozen=True)
-class Diagonal:
+@dataclass(frozen=True, repr=False)
+class Diagonal(ValuesFace):
     """Diagonal entries (N,), their standard errors (N,), and what they cost.
 
     >>> import torch, infhess
@@ -23,6 +24,8 @@ class Diagonal:
     >>> found.values.tolist(), found.std.tolist()
     ([3.0, 2.0, 1.0], [0.0, 0.0, 0.0])
     """
+
+    what = "entry"
 
     values: Tensor
     std: Tensor

@@ -111,6 +111,7 @@ def trace(
     >>> estimate = trace(torch.diag(torch.tensor([3.0, 2.0, 1.0])))
     >>> estimate.value
     6.0
+
     """
     source, probes = as_source(source), at_least_four(probes)
     layers = None if by_layer(by) is None else layers_of(source)

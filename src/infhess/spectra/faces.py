@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import islice
 from typing import Any
 
 from torch import Tensor
@@ -10,11 +11,13 @@ from torch import Tensor
 from infhess import _draw
 
 LEVEL = 0.95
+ROWS = 100  # of a table in a notebook
 
 
 class ValuesFace(ABC):
-    """For values with standard errors and intervals, numbered from the largest."""
+    """For values with standard errors and intervals, numbered in their order."""
 
+    what = "eigenvalue"  # what is numbered
     values: Tensor
     std: Tensor
     products: int
@@ -28,7 +31,7 @@ class ValuesFace(ABC):
         low, high = self.interval(LEVEL)
         number = list(range(1, len(self.values) + 1))
         columns = {"value": self.values, "std": self.std, "low": low, "high": high}
-        return {"eigenvalue": number} | {name: column.tolist() for name, column in columns.items()}
+        return {self.what: number} | {name: column.tolist() for name, column in columns.items()}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, with 95 % intervals: for a script, for JSON."""
@@ -45,12 +48,12 @@ class ValuesFace(ABC):
         """The values with their 95 % intervals; needs matplotlib. Returns the axes."""
         ax, columns = _draw.axes(ax), self._columns()
         _draw.bars(ax, columns["value"], columns["low"], columns["high"], "95 % interval")
-        ax.set(xlabel="eigenvalue number", ylabel="curvature")
+        ax.set(xlabel=f"{self.what} number", ylabel="curvature")
         return ax
 
     def _repr_html_(self) -> str:
         columns = self._columns()
-        rows = [[_cell(v) for v in row] for row in zip(*columns.values())]
+        rows = [[_cell(v) for v in row] for row in islice(zip(*columns.values()), ROWS)]
         return _draw.table(self._summary(), list(columns), rows)
 
     def __repr__(self) -> str:

@@ -1,0 +1,126 @@
+"""Do the bounds of `density` hold? Trials against known spectra, and against the exact spectra of two nets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from statistics import mean
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from infhess.bench.coverage import truth_of
+from infhess.harness import Job, Row, markdown
+from infhess.problems import CURVATURE
+from infhess.spectra import density
+
+EXPERIMENT = "bench-density-coverage"
+SIZE, LEVEL, BAND = 600, 0.95, (0.93, 0.985)
+NETS = ("digits-mlp", "mlp/trained")
+EACH, ALL_AT_ONCE, WIDTH = "at each x", "at all x at once", "mean half-width at each x"
+PARTS = ("all data", "a part of the data")
+BATCH, POINTS = 64, 512
+STARTS = {"digits-mlp": 1}  # fewer than by default, so that there is noise of starts to cover
+
+
+def power_law() -> Tensor:
+    """λ_i = i^−1.2."""
+    return torch.arange(1, SIZE + 1, dtype=torch.float64) ** -1.2
+
+
+def like_a_net() -> Tensor:
+    """Nine outliers, a bulk, most of it close to zero, and a tenth below."""
+    bulk = torch.logspace(-5, -1, SIZE - 9 - SIZE // 10, dtype=torch.float64)
+    below = -torch.logspace(-5, -1.5, SIZE // 10, dtype=torch.float64)
+    return torch.cat([torch.linspace(1, 3, 9, dtype=torch.float64), bulk, below])
+
+
+def steps() -> Tensor:
+    """Five values, with equal shares."""
+    return torch.arange(5, dtype=torch.float64).repeat_interleave(SIZE // 5)
+
+
+KNOWN: dict[str, Callable[[], Tensor]] = {"power law": power_law, "like a net": like_a_net, "five values": steps}
+
+
+class Spectral(NamedTuple):
+    """A matrix and its eigenvalues, ascending, and places where its distribution function is looked at."""
+
+    A: Tensor
+    values: Tensor
+    x: Tensor
+
+    @property
+    def shares(self) -> Tensor:
+        """At or below each place."""
+        return torch.searchsorted(self.values, self.x, right=True).double() / len(self.values)
+
+
+@lru_cache(maxsize=1)
+def exact(name: str) -> Spectral:
+    """By name; a known spectrum has a random basis."""
+    if name in KNOWN:
+        values = KNOWN[name]().sort().values
+        Q = torch.linalg.qr(torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+        A = (Q * values) @ Q.mT
+    else:
+        A = truth_of(name).H
+        values = torch.linalg.eigvalsh(A)
+    return Spectral(A, values, places(values))
+
+
+def places(values: Tensor) -> Tensor:
+    """Where eigenvalues are many, and evenly over their range; between two eigenvalues each."""
+    quantiles = torch.quantile(values, torch.linspace(0.04, 0.96, 10).double())
+    even = torch.linspace(float(values.min()), float(values.max()), 10).double()[1:-1]
+    near = torch.cat([quantiles, even])
+    above = torch.searchsorted(values, near, right=True).clamp(1, len(values) - 1)
+    return ((values[above - 1] + values[above]) / 2).sort().values
+
+
+def jobs(seed: int, trials: int, names: Sequence[str] = (*KNOWN, *NETS)) -> Iterator[Job]:
+    """All data for each; a part of it for nets."""
+    for name in names:
+        for part in PARTS[: 1 if name in KNOWN else 2]:
+            yield Job(Row(EXPERIMENT, name, f"{part}: {EACH}", seed), repeated, (trials, part))
+
+
+def repeated(template: Row, trials: int, part: str) -> list[Row]:
+    """The share of places and trials that bounds cover, the share of trials that the joint band covers, and the width."""
+    truth, start, found = exact(template.problem), time.perf_counter(), []
+    shares, x = truth.shares, truth.x
+    for trial in range(trials):
+        g = torch.Generator().manual_seed(10**9 * (template.seed + 1) + trial)
+        result = measured(template.problem, part, g)
+        bounds = result._law.bounds(x)  # once for both: an eigenproblem for each place
+        each, joint = result._law.interval(*bounds, LEVEL), result._law.band(*bounds, LEVEL)
+        hits = [(low - 1e-9 <= shares) & (shares <= high + 1e-9) for low, high in (each, joint)]
+        found.append((float(hits[0].double().mean()), float(hits[1].all()), float((each[1] - each[0]).mean()) / 2))
+    row = replace(template, data_points=result.data_points, products=result.products)
+    row = replace(row, seconds=(time.perf_counter() - start) / trials)
+    names = (EACH, ALL_AT_ONCE, WIDTH)
+    return [replace(row, method=f"{part}: {name}", metric=mean(column)) for name, column in zip(names, zip(*found))]
+
+
+def measured(name: str, part: str, g: torch.Generator) -> Any:
+    """One trial: of the exact matrix, which is all of the data; or from mini-batches of a part of it."""
+    if part == PARTS[0]:
+        return density(exact(name).A, starts=STARTS.get(name), generator=g)
+    source = truth_of(name).problem.source(BATCH, g, torch.float32)
+    return density(source, points=POINTS, starts=STARTS.get(name), generator=g)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One line a spectrum and part of the data; what lies outside of its band is marked."""
+    cells = {(r.problem, *r.method.split(": ")): r.metric for r in rows if r.experiment == EXPERIMENT}
+    lines = [["spectrum", "read", f"covered {EACH} (93–98.5)", f"covered {ALL_AT_ONCE} (≥ 93)", WIDTH]]
+    for problem, part in dict.fromkeys((p, part) for p, part, _ in cells):
+        each, joint, width = (cells[problem, part, name] for name in (EACH, ALL_AT_ONCE, WIDTH))
+        size = SIZE if problem in KNOWN else len(CURVATURE[problem]().w)
+        marks = "" if BAND[0] <= each <= BAND[1] else " ✗", "" if joint >= BAND[0] else " ✗"
+        name = f"{problem}, N = {size}"
+        lines.append([name, part, f"{100 * each:.1f}{marks[0]}", f"{100 * joint:.1f}{marks[1]}", f"{width:.3f}"])
+    return markdown(lines)

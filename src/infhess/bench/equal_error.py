@@ -158,8 +158,8 @@ def tried(
         g = torch.Generator().manual_seed(10**6 * (template.seed + 1) + 1000 * number + trial)
         seconds.append(seconds_of(lambda: found.append(call(net, *rung, g))))  # noqa: B023
     error = mean(ERRORS[quantity](f.value, exact) for f in found)
-    cost = {"products": found[-1].products, "data_points": found[-1].points, "metric": float(rung[0])}
-    return replace(template, seconds=median(seconds), loss=error, **cost)
+    row = replace(template, products=found[-1].products, data_points=found[-1].points, metric=float(rung[0]))
+    return replace(row, seconds=median(seconds), loss=error)
 
 
 def top_error(values: Tensor, exact: FullData) -> float:
@@ -233,7 +233,7 @@ def _shown(cells: dict[Any, Row], tool: str, target: str) -> str:
 def claim_jobs(seed: int, folder: Path) -> Iterator[Job]:
     """The top five of a CNN of 11,722 weights on 10,000 images: infhess as it comes, Lanczos on parts of the data and all."""
     yield Job(Row(EXPERIMENT, CNN, TRUTH, seed), truth, (folder,))
-    cases = {"infhess.spectrum": (INFHESS, (128,))}
+    cases: dict[str, tuple[str, tuple[int, ...]]] = {"infhess.spectrum": (INFHESS, (128,))}
     if "curvlinops + SciPy" not in missing():
         for name, points in {"256 points": 256, "1,000 points": 1000, "all points": 10_000}.items():
             cases[f"Lanczos on {name}"] = ("curvlinops + SciPy", (points, 16))

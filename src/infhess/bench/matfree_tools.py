@@ -80,7 +80,7 @@ def _call(net: Timed, kind: str, number: int, data: tuple[Any, Any], g: torch.Ge
     import jax
 
     found = compiled(net, kind, number)(jax.random.PRNGKey(seed_of(g)), weights_of(net)[0], *data)
-    return jax.block_until_ready(found)
+    return jax.block_until_ready(found)  # type: ignore[no-untyped-call]
 
 
 def top(net: Timed, points: int, products: int, g: torch.Generator) -> Found:

@@ -20,7 +20,7 @@ from infhess.spectra import trace
 EXPERIMENT = "bench-curvature-trace"
 PROBLEMS = ("digits-mlp", "mlp/start", "mlp/trained", "mlp-gauss-newton/trained")
 BATCHES, TRIALS = (16, 64, 256), 40
-PROBES, SKETCH, REPEATS = 36, 12, 8
+PROBES = 36
 
 
 class Guess(NamedTuple):
@@ -50,22 +50,23 @@ def signs(source: BatchSource, number: int, g: torch.Generator) -> Tensor:
     return torch.randn(source.size, number, generator=g, dtype=torch.float64).sign().to(source.like)
 
 
-def hutch_fresh(source: BatchSource, g: torch.Generator) -> Guess:
-    """Hutch++ (Meyer, Musco, Musco & Woodruff 2021), every product with a batch of its own."""
-    products = lambda S: torch.stack([source.matvec(s) for s in S.mT], 1)  # noqa: E731
+def hutch(source: BatchSource, products: Callable[[Tensor], Tensor], g: torch.Generator) -> float:
+    """Hutch++ (Meyer, Musco, Musco & Woodruff 2021): a third of the products each for sketch, projection and rest."""
     Q = torch.linalg.qr(products(signs(source, PROBES // 3, g))).Q
     Z = signs(source, PROBES // 3, g)
     Z = Z - Q @ (Q.mT @ Z)
-    return Guess(float((Q * products(Q)).sum() + (Z * products(Z)).sum() / Z.shape[1]))
+    return float((Q * products(Q)).sum() + (Z * products(Z)).sum() / Z.shape[1])
+
+
+def hutch_fresh(source: BatchSource, g: torch.Generator) -> Guess:
+    """Hutch++, every product with a batch of its own."""
+    return Guess(hutch(source, lambda S: torch.stack([source.matvec(s) for s in S.mT], 1), g))
 
 
 def hutch_one_batch(source: BatchSource, g: torch.Generator) -> Guess:
     """Hutch++ on one batch."""
     local = source.local(source.draw())
-    Q = torch.linalg.qr(source.block(local, signs(source, PROBES // 3, g))).Q
-    Z = signs(source, PROBES // 3, g)
-    Z = Z - Q @ (Q.mT @ Z)
-    return Guess(float((Q * source.block(local, Q)).sum() + (Z * source.block(local, Z)).sum() / Z.shape[1]))
+    return Guess(hutch(source, lambda S: source.block(local, S), g))
 
 
 def xtrace_one_batch(source: BatchSource, g: torch.Generator) -> Guess:

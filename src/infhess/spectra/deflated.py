@@ -31,8 +31,8 @@ def deflated_products(source: BatchSource, probes: int, sketch: int, generator: 
     size, like = source.size, source.like
     Omega = normal(size, sketch, like=like, generator=generator)
     Q = torch.linalg.qr(source.block(source.local(source.draw()), Omega)).Q
-    weights = torch.cat([torch.ones(sketch), torch.full((VECTORS,), 1 / VECTORS)]).to(torch.float64).to(like.device)
+    weights = torch.cat([torch.ones(sketch), torch.full((VECTORS,), 1 / VECTORS)]).to(like)
     for _ in range(max(BATCHES, -(-probes // VECTORS))):
         Z = normal(size, VECTORS, like=like, generator=generator).sign()
         S = torch.cat([Q, Z - Q @ (Q.mT @ Z)], 1)
-        yield (S * source.block(source.local(source.draw()), S)).to(torch.float64) @ weights
+        yield (S * source.block(source.local(source.draw()), S) @ weights).to(torch.float64)

@@ -112,7 +112,8 @@ class Density:
     @property
     def _some(self) -> Tensor:
         """Points of the grid, as many as a picture or a table needs."""
-        return self.grid[torch.linspace(0, len(self.grid) - 1, PLOTTED).long()].unique()
+        some: Tensor = torch.unique(self.grid[torch.linspace(0, len(self.grid) - 1, PLOTTED).long()])
+        return some
 
     def _columns(self) -> dict[str, list[float]]:
         x = self._some

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from infhess.experiments import plots
-from infhess.experiments.page import FAILS, HOLDS, IN_PART, Claim, Figure, Page, claim_table, verdict
+from infhess.experiments.page import FAILS, HOLDS, IN_PART, Claim, Figure, Page, claim_list, verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
@@ -18,14 +18,16 @@ FLAGS = [
     "--disable-component-update", "--disable-sync", "--virtual-time-budget=2000",
 ]  # fmt: skip
 PROBE = """<script>addEventListener('load', () => {
-  const wide = [...document.querySelectorAll('main > *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1);
+  const parts = [...document.querySelectorAll('main > *, main > section > *')];
+  const wide = parts.filter(e => e.getBoundingClientRect().right > innerWidth + 1);
   const box = document.querySelector('svg').getBoundingClientRect();
-  const found = { wide: wide.map(e => e.tagName), rows: document.querySelectorAll('.claims tbody tr').length,
+  const found = { wide: wide.map(e => e.tagName), rows: document.querySelectorAll('.claim').length,
     svgs: document.querySelectorAll('svg').length, drawn: box.width > 100 && box.height > 50,
     loaded: performance.getEntriesByType('resource').length,
     paper: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.body).color,
     line: getComputedStyle(document.querySelector('svg path[style*="--blue"]')).stroke,
-    bad: getComputedStyle(document.querySelector('.fails')).color };
+    bad: getComputedStyle(document.querySelector('.fails .verdict')).color, inner: innerWidth,
+    colours: [...document.querySelectorAll('h1, h2, p, a, th, td, li, figcaption')].map(e => getComputedStyle(e).color) };
   document.title = JSON.stringify(found);
 })</script>"""
 
@@ -69,7 +71,7 @@ def opened(page, tmp_path, width, *, dark=False):
     return json.loads(html.unescape(title.group(1)))
 
 
-@pytest.mark.parametrize("width", [500, 1200])
+@pytest.mark.parametrize("width", [375, 1280])
 def test_it_fits_and_loads_nothing_from_elsewhere(page, tmp_path, width):
     found = opened(page, tmp_path, width)
     assert found["wide"] == []
@@ -81,6 +83,29 @@ def test_light_and_dark(page, tmp_path):
     for name in ("paper", "ink", "line", "bad"):
         assert light[name] != dark[name]
     assert light["paper"] == "rgb(255, 255, 255)"
+
+
+def luminance(colour):
+    """Of "rgb(r, g, b)", as WCAG has it."""
+    parts = [int(x) / 255 for x in re.findall(r"\d+", colour)[:3]]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return sum(w * x for w, x in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_has_contrast(page, tmp_path, dark):
+    found = opened(page, tmp_path, 1280, dark=dark)
+    paper = luminance(found["paper"])
+    for colour in set(found["colours"]):
+        low, high = sorted([paper, luminance(colour)])
+        assert (high + 0.05) / (low + 0.05) >= 4.5, colour
+
+
+def test_figures_stand_before_tables_and_contents_before_both(page):
+    text = page.html()
+    assert text.index("<nav") < text.index("<figure") < text.index("<table")
+    for target in re.findall(r'href="#(\w+)"', text):
+        assert f'id="{target}"' in text
 
 
 def test_text_is_escaped_and_names_inside_figures_differ(page):
@@ -97,4 +122,4 @@ def test_text_is_escaped_and_names_inside_figures_differ(page):
 
 def test_verdicts():
     assert [verdict(*v) for v in ([True], [True, False], [False])] == [HOLDS, IN_PART, FAILS]
-    assert "| A | 1 why | holds |" in claim_table([Claim("A", "1", HOLDS, "why")])
+    assert claim_list([Claim("A", "1", HOLDS, "why")]) == "**A** *Holds.*\n1 why\n"

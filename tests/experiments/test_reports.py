@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ def committed(*parts):
 def test_claims_of_the_paper(experiment):
     plan = reproduce.plan(experiment, "default", 0, None)
     rows = plan.rows(RowFile(ROOT / "results" / experiment), *plan.seeds)
-    assert page.claim_table(plan.reporting.claims(rows)) == committed("results", experiment, "claims.md")
+    assert page.claim_list(plan.reporting.claims(rows)) == committed("results", experiment, "claims.md")
     notes = plan.reporting.notes(plan.size, plan.seeds)
     assert all(note.endswith((".", "--full.")) and "{" not in note for note in notes)
 
@@ -54,3 +56,15 @@ def test_tables_of_nets_from_any_rate():
     for name, cells in (("starts", any_rate.from_any_rate(ends)), ("rank", any_rate.directions(ends))):
         assert markdown(cells) == committed(f"benchmarks/deep-starts/{name}.md")
     assert markdown(target_cells(any_rate.targets(ends))) == committed("benchmarks/deep-starts/targets.md")
+
+
+REPORTS = sorted([*(ROOT / "benchmarks").glob("*/report.html"), *(ROOT / "results").glob("*/report.html")])
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.parent.name)
+def test_reports_are_light_and_their_cells_short(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.encode()) < 500_000
+    assert text.index("<nav") < text.index("<svg")
+    assert all(len(html.unescape(cell)) <= 200 for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", text, flags=re.S))
+    assert "infhess, online" not in text

@@ -249,7 +249,7 @@ def figure(axes: Axes, folder: Path) -> Figure:
             ax.set(xscale="log", yscale="log", ylim=(1e-9, 2), xlabel=axis)
         row[0].set_ylabel(f"{name}: gap")
     path = plots.save_panels(fig, grid, folder / "accuracy.svg", columns=3)
-    return Figure(path, "Gap to the optimum against passes of gradients, work and seconds; thin lines are seeds.")
+    return Figure(path, "Gap to the optimum against passes of gradients, work and seconds; bands span the seeds.")
 
 
 def picture(path: Path, seed: int) -> Path:

@@ -144,7 +144,7 @@ def _figure(axes: Axes, batch: int, folder: Path) -> Figure:
             ax.set(xscale="log", yscale="log", ylim=(3e-5, 2), xlabel=axis)
         row[0].set_ylabel(f"{name}: gap")
     path = plots.save_panels(fig, grid, folder / f"convex-{batch}.svg", columns=4)
-    caption = f"Gap to the optimum at batch {batch}, against data points read, work and seconds; thin lines are seeds."
+    caption = f"Gap to the optimum at batch {batch}, against data points read, work and seconds; bands span the seeds."
     return Figure(path, caption)
 
 

@@ -120,7 +120,7 @@ def _losses(results: Results, start: str, folder: Path) -> Figure:
     for ax, label in zip(axes[:, 0], ("training objective", "test loss", "test accuracy, %")):
         ax.set_ylabel(label)
     path = plots.save_panels(fig, axes, folder / f"deep-{start}.svg", columns=4)
-    caption = f"Figures 3, 4 and that of the appendix, {start} initialisation: by initial rate; thin lines are seeds."
+    caption = f"Figures 3, 4 and that of the appendix, {start} initialisation: by initial rate; bands span the seeds."
     return Figure(path, caption)
 
 

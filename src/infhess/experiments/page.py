@@ -1,4 +1,4 @@
-"""The report of an experiment: one self-contained HTML page with claims, tables, figures and how they came about."""
+"""The report of an experiment: one self-contained HTML page with figures, claims, tables and how they came about."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infhess.experiments import plots
-from infhess.harness import Cells, markdown, shown
+from infhess.harness import Cells, shown
+from infhess.harness.tables import plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -53,7 +54,12 @@ class Page:
     def html(self) -> str:
         """Self-contained: nothing is loaded from elsewhere."""
         template = templates(escape=True).get_template("report.html")
-        return template.render(page=self, classes=CLASSES, drawn=drawn) + "\n"
+        return plain(template.render(page=self, classes=CLASSES, drawn=drawn, sections=self.sections())) + "\n"
+
+    def sections(self) -> list[str]:
+        """What the table of contents lists."""
+        parts = [("Figures", self.figures), ("Claim by claim", self.claims)]
+        return [title for title, has in parts if has] + [title for title, _ in self.tables] + ["How"]
 
 
 def verdict(*holds: bool) -> str:
@@ -61,10 +67,11 @@ def verdict(*holds: bool) -> str:
     return HOLDS if all(holds) else IN_PART if any(holds) else FAILS
 
 
-def claim_table(claims: Sequence[Claim]) -> str:
-    """In Markdown."""
-    cells = [[c.paper, f"{c.found} {c.why}".strip(), c.verdict] for c in claims]
-    return markdown([["the paper", "found here", "verdict"], *cells])
+def claim_list(claims: Sequence[Claim]) -> str:
+    """In Markdown: what the paper says, the verdict, and what was found; too long for the cells of a table."""
+    return plain(
+        "\n".join(f"**{c.paper}** *{c.verdict.capitalize()}.*\n{c.found} {c.why}".strip() + "\n" for c in claims)
+    )
 
 
 def claims(name: str, verdicts: Sequence[str], **values: Any) -> list[Claim]:

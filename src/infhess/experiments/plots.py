@@ -1,8 +1,10 @@
-"""Figures, drawn from rows alone: in panels a thin line per run, a thick one for their median."""
+"""Figures, drawn from rows alone: in panels the median of runs, in the band from the lowest to the highest of them."""
 
 from __future__ import annotations
 
 import importlib.util
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +12,11 @@ from typing import Any
 
 from infhess._files import atomic
 from infhess.harness.rows import Row
+from infhess.harness.tables import plain
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 GREEN, PURPLE = "#0b8f6a", "#a8458c"
+POINTS, EDGE, FEW_PANELS = 18, 9, 4  # of a curve, and of a band's edge; with more panels than these, marks are fewer
 Value = Callable[[Row], float]
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
@@ -53,12 +57,50 @@ def save(figure: Any, *paths: Path) -> Path:
     """Write the figure in the format of each path's ending, whole or not at all; returns the first."""
     from matplotlib import pyplot, rc_context
 
+    for ax in figure.axes if len(figure.axes) > FEW_PANELS else []:
+        ax.minorticks_off()  # they make half of a file
     for path in paths:
         svg = path.suffix == ".svg"
         with atomic(path) as temporary, rc_context({"svg.hashsalt": path.stem}):  # ids differ between figures of a page
             figure.savefig(temporary, dpi=150, metadata={"Date": None} if svg else None)
+            if svg:
+                temporary.write_text(compact(temporary.read_text(encoding="utf-8")), encoding="utf-8")
     pyplot.close(figure)
     return paths[0]
+
+
+def compact(svg: str) -> str:
+    """A third of the size: coordinates to a tenth of a point, and nothing that browsers do not need."""
+    for pattern, short in (
+        (r"<metadata>.*?</metadata>|<!--.*?-->", ""),
+        (r"'DejaVu Sans'[^;\"]*sans-serif", "sans-serif"),
+        (r"; stroke-linecap: (square|butt)|stroke-linejoin: \w+;? ?|; stroke-dashoffset: 0", ""),
+        (r'<g id="(?!axes_)[^"]*"', "<g"),
+        (r"\n\s*", "\n"),
+    ):
+        svg = re.sub(pattern, short, svg, flags=re.S)
+    return re.sub(r"(\d+\.\d\d)\d+", r"\1", re.sub(r' d="([^"]*)"', _short_path, svg))
+
+
+def _short_path(d: re.Match[str]) -> str:
+    """Lines follow each other without a letter; curves stay as they are."""
+    path = re.sub(r"-?\d+\.\d+", lambda x: f"{float(x[0]):.1f}".removesuffix(".0"), " ".join(d[1].split()))
+    lines = path if re.search("[QC]", path) else re.sub(" ?([MLz]) ?", r"\1", path).replace("L", " ")
+    return f' d="{lines}"'
+
+
+def few(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[list[float], list[float]]:
+    """So many points of a curve at the most, evenly over its length in log x, and its ends."""
+    if len(xs) <= most:
+        return list(xs), list(ys)
+    at = [math.log(max(x, 1e-12)) for x in xs]
+    step = max((at[-1] - at[0]) / (most - 1), 1e-12)
+    kept = [0]
+    for i in range(1, len(xs) - 1):
+        if at[i] - at[kept[-1]] >= step:
+            kept.append(i)
+    kept.append(len(xs) - 1)
+    return [xs[i] for i in kept], [ys[i] for i in kept]
 
 
 @dataclass(frozen=True)
@@ -72,14 +114,18 @@ class Line:
 
 
 def draw(ax: Any, line: Line, y: Value, x: Value = lambda row: row.data_points) -> None:
-    """All runs faintly, their median in full."""
+    """The median of the runs, and from the lowest of them to the highest a faint band."""
     runs = [run for run in line.runs if run]
     if not runs:
         return
-    for run in runs if len(runs) > 1 else []:
-        ax.plot([x(r) for r in run], [y(r) for r in run], color=line.colour, linewidth=0.6, alpha=0.35)
-    xs, ys = middle(runs, x, y)
-    ax.plot(xs, ys, line.dashes, color=line.colour, linewidth=1.6, label=line.label)
+    at, values = together(runs, x, y)
+    if len(runs) > 1 and at:
+        import numpy as np
+
+        (where, low), (_, high) = (few(at, edge(values, axis=0).tolist(), EDGE) for edge in (np.nanmin, np.nanmax))
+        ax.fill_between(where, low, high, color=line.colour, alpha=0.12, linewidth=0)
+    xs, ys = few(*middle(runs, x, y), POINTS)
+    ax.plot(xs, ys, line.dashes, color=line.colour, linewidth=1.6, label=plain(line.label))
 
 
 def middle(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[float], list[float]]:
@@ -88,6 +134,14 @@ def middle(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[floa
 
     if len(runs) == 1:
         return [x(r) for r in runs[0]], [y(r) for r in runs[0]]
+    at, values = together(runs, x, y)
+    return at, np.nanmedian(values, axis=0).tolist() if at else []
+
+
+def together(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[float], Any]:
+    """All x from where most runs begin to where most end, and y of each run there; NaN where it has none."""
+    import numpy as np
+
     at = sorted({x(r) for run in runs for r in run})
     low, high = (sorted(x(run[i]) for run in runs)[len(runs) // 2] for i in (0, -1))
     at = [t for t in at if low <= t <= high]
@@ -95,7 +149,7 @@ def middle(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[floa
         np.interp(at, [x(r) for r in run], np.clip([y(r) for r in run], -1e300, 1e300), left=np.nan, right=np.nan)
         for run in runs
     ]
-    return at, np.nanmedian(values, axis=0).tolist() if at else []
+    return at, np.array(values)
 
 
 def grid(rows: int, columns: int, height: float = 2.9, *, share: bool = True) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from infhess._version import __version__
 from infhess.experiments import deep_experiment, deep_report, logistic, plots, regression
 from infhess.experiments.convex_experiment import named
-from infhess.experiments.page import Page, claim_table
+from infhess.experiments.page import Page, claim_list
 from infhess.harness import EXACT, START, TUNING_SEED, Job, Row, RowFile, write
 
 # Titles, sizes, and the module that reads the rows: `claims`, `figures` and `notes`.
@@ -56,7 +56,7 @@ class Plan:
             self.reporting.figures(rows, folder),
             self.reporting.notes(self.size, self.seeds),
         )
-        write(folder / "claims.md", claim_table(page.claims))
+        write(folder / "claims.md", claim_list(page.claims))
         write(folder / "report.html", page.html())
         left = folder / "unfinished"
         if left.is_dir() and not any(left.iterdir()):

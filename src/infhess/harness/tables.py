@@ -11,9 +11,32 @@ from infhess._files import atomic
 Cells = Sequence[Sequence[str]]
 
 
+# What a method is called where people read, by its name in rows; longer names first.
+SHOWN = {
+    "infhess, online with snapshots": "infhess, no learning rate, with snapshots",
+    "infhess, online momentum": "infhess around momentum",
+    "infhess, online Adam": "infhess around Adam",
+    "infhess, online sgd": "infhess around sgd",
+    "infhess, online": "infhess, no learning rate",
+    "infhess, update": "infhess, estimates now and then",
+    "paper, step length alone": "the paper's step length alone",
+    "paper, rate of sgd": "the paper's method, sgd's rate",
+    "paper, rate tuned": "the paper's method, tuned rate",
+    "paper, tuned": "the paper's method, tuned",
+    "avg-inv": "averaged inverses",
+}
+
+
+def plain(text: str) -> str:
+    """With names of methods that a newcomer understands."""
+    for name, shown in SHOWN.items():
+        text = text.replace(name, shown)
+    return text
+
+
 def markdown(rows: Cells) -> str:
     """A table; the first row is the head."""
-    head, *body = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    head, *body = ("| " + " | ".join(plain(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body, ""])
 
 

@@ -16,7 +16,7 @@ from infhess.harness.tables import plain
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 GREEN, PURPLE = "#0b8f6a", "#a8458c"
-POINTS, EDGE, FEW_PANELS = 18, 9, 4  # of a curve, and of a band's edge; with more panels than these, marks are fewer
+POINTS, EDGE, FEW_PANELS = 16, 7, 4  # of a curve, and of a band's edge; with more panels than these, marks are fewer
 Value = Callable[[Row], float]
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),

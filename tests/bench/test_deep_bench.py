@@ -120,10 +120,10 @@ def test_sets_of_problems_are_chosen_by_name():
 def test_what_was_not_chosen_is_what_is_usual():
     quick = deep_bench.selection("", (), (), (), (1,), quick=True)
     assert (quick.problems, quick.steps) == (list(deep_bench.QUICK), 100)
-    large = deep_bench.selection("-large", (), (), (), (1,), quick=False)._replace(seeds=[0])
+    large = deep_bench.selection("large", (), (), (), (1,), quick=False)._replace(seeds=[0])
     assert [job.template.method for job in deep_bench.jobs(large)].count(f"{SOAP}, 0.003") == 1
     assert {job.template.method.partition(", 0")[0] for job in deep_bench.jobs(large)} == {ROTATED, COSINE, MUON, SOAP}
-    given = deep_bench.selection("-starts", ["mnist-mlp"], ["final"], [ADAM], (2,), quick=False)
+    given = deep_bench.selection("starts", ["mnist-mlp"], ["final"], [ADAM], (2,), quick=False)
     assert given.methods == [ADAM]
     assert given.problems[0] == "mnist-mlp ×2"
     assert len(given.problems) == 1 + len(SETS["final"])

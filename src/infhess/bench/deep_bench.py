@@ -27,11 +27,11 @@ class Usual(NamedTuple):
 
 STARTED = Usual(sets=["development"], methods=(*AROUND.values(), RANKED, *BASES))
 USUAL = {
-    "-starts": STARTED,
-    "-tuning": STARTED,
-    "-large": Usual(sets=["large"], methods=(ROTATED, COSINE, MUON, SOAP), as_they_come=(MUON, SOAP)),
-    "-variants": Usual(("mnist-cnn", "mnist-mlp", "cifar-net, Xavier", "text-transformer")),
-    "-batches": Usual(("mnist-cnn", "sarcos-mlp", "text-transformer")),
+    "starts": STARTED,
+    "tune": STARTED,
+    "large": Usual(sets=["large"], methods=(ROTATED, COSINE, MUON, SOAP), as_they_come=(MUON, SOAP)),
+    "variants": Usual(("mnist-cnn", "mnist-mlp", "cifar-net, Xavier", "text-transformer")),
+    "batches": Usual(("mnist-cnn", "sarcos-mlp", "text-transformer")),
 }
 
 

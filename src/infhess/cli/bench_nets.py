@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Seeds, Workers, remedies, seed_range
+
+if TYPE_CHECKING:
+    from infhess.bench.deep_bench import Selection
+    from infhess.harness.rows import RowFile
 
 
 def deep(
@@ -47,58 +51,52 @@ def deep(
     Example: `infhess bench deep --problem mnist-mlp --method "infhess, no learning rate" --method Adam`
     """
     with remedies():
-        from infhess.bench import any_rate, batch_sizes, deep_bench, deep_results, rule_variants
-        from infhess.bench.deep_baselines import METHODS
-        from infhess.cli import show
+        from infhess.bench import deep_bench
         from infhess.data import use
         from infhess.experiments import plots
-        from infhess.harness.comparison import write_settings
-        from infhess.harness.methods import missing
         from infhess.harness.rows import RowFile
-        from infhess.harness.timing import on_threads
 
-        kinds = {
-            "-tuning": tune,
-            "-starts": starts,
-            "-batches": batches,
-            "-variants": variants,
-            "-large": large,
-            "-cost": cost,
-            "-safety": safety,
-        }
-        if sum(kinds.values()) > 1:
-            raise ValueError(
-                "expected at most one of --starts, --tune, --batches, --variants, --large, --cost and --safety"
-            )
+        kinds = {"tune": tune, "starts": starts, "batches": batches, "variants": variants, "large": large}
+        kinds |= {"cost": cost, "safety": safety}
+        kind, *more = [name for name, given in kinds.items() if given] or [""]
+        if more:
+            raise ValueError(f"expected at most one of --{', --'.join(kinds)}; got --{kind} and --{more[0]}")
         if (cost or safety) and (problem or method):
             raise ValueError("--problem and --method: not with --cost or --safety, which have their own")
         use(data_dir)
-        kind = next((name for name, given in kinds.items() if given), "")
-        folder = out or Path(f"runs/bench-deep{kind}")
+        folder = out or Path(f"runs/bench-deep-{kind}" if kind else "runs/bench-deep")
         if cost or safety:
             return _one_optimizer(folder, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
         plots.require()
-        show.not_installed(missing(METHODS))
-        reported = seed_range(seed, seeds, quick)
         chosen = deep_bench.selection(kind, problem or (), problem_set or (), method or (), length or (1,), quick=quick)
-        chosen = chosen._replace(seeds=reported)
-        file = RowFile(folder, fresh=fresh)
-        with on_threads(1):  # CPU seconds are of one thread
-            if tune:
-                show.run(list(any_rate.tuning(chosen)), file, workers)
-                settings = write_settings(any_rate.best(file.rows), folder / "tuned-deep.json")
-                return typer.echo(f"rows: {file.path}\nsettings: {settings}")
-            for given, comparison in ((batches, batch_sizes), (variants, rule_variants)):
-                if given:
-                    show.run(list(comparison.jobs(chosen)), file, workers)
-                    return show.summarised(file.path, comparison.summary(file.rows))
-            if starts:
-                show.run(list(any_rate.jobs(chosen)), file, workers)
-                return typer.echo(f"{any_rate.report(file.rows, reported, folder)}\nrows: {file.path}")
-            show.run(list(deep_bench.jobs(chosen)), file, workers)
+        chosen = chosen._replace(seeds=seed_range(seed, seeds, quick))
+        return _compare(kind, chosen, RowFile(folder, fresh=fresh), workers)
+
+
+def _compare(kind: str, chosen: Selection, file: RowFile, workers: int) -> None:
+    """Run what is not in the file yet, and write tables and pages."""
+    from infhess.bench import any_rate, batch_sizes, deep_bench, deep_results, rule_variants
+    from infhess.bench.deep_baselines import METHODS
+    from infhess.cli import show
+    from infhess.harness.comparison import write_settings
+    from infhess.harness.methods import missing
+    from infhess.harness.timing import on_threads
+
+    show.not_installed(missing(METHODS))
+    folder, summaries = file.path.parent, {"batches": batch_sizes, "variants": rule_variants}
+    rounds = {"tune": any_rate.tuning, "starts": any_rate.jobs, **{name: m.jobs for name, m in summaries.items()}}
+    with on_threads(1):  # CPU seconds are of one thread
+        show.run(list(rounds.get(kind, deep_bench.jobs)(chosen)), file, workers)
+        if kind not in rounds:
             show.run(list(deep_bench.beyond(chosen, file.rows)), file, workers)
-            text = deep_results.report(file.rows, reported, folder)
-        return typer.echo(f"{text}\nrows: {file.path}\nreport: {folder / 'report.html'}")
+    if kind in summaries:
+        return show.summarised(file.path, summaries[kind].summary(file.rows))
+    if kind == "tune":
+        text = f"settings: {write_settings(any_rate.best(file.rows), folder / 'tuned-deep.json')}"
+    else:
+        report = any_rate.report if kind == "starts" else deep_results.report
+        text = report(file.rows, chosen.seeds, folder)
+    return typer.echo(f"{text}\nrows and tables: {folder}")
 
 
 def _one_optimizer(folder: Path, seed: int, *, cost: bool, quick: bool, fresh: bool, workers: int) -> None:

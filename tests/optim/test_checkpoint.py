@@ -23,7 +23,7 @@ PRECONDITIONED = {
     "curvature": 0.0, "squares": 0.0, "probes": 0.0, "first_curvature": math.nan, "log_rate": math.nan,
     "log_rate_variance": 0.0, "rate": math.nan, "steps_at_probe": 0.0, "slow": 0.0, "longest": 0.0, "gradient_scale": 0.0,
     "slope": 0.0, "slope_squares": 0.0, "noise_dominated": 0.0, "size": 0.0, "shrinking": 0.0, "scheduled_rate": 0.0,
-    "micro_batches": 1.0, "skipped": 0.0, "rank_noted": 0.0,
+    "micro_batches": 1.0, "skipped": 0.0, "rank_noted": 0.0, "rate_limit": math.inf,
 }  # fmt: skip
 
 
@@ -41,7 +41,9 @@ def test_scalars_are_one_tensor_in_the_order_of_the_file(kind, fresh):
 
 def test_after_an_update_the_controllers_go_on_from_its_step():
     state = ControllerState(step=0.25, factor=2.0, limit=6.0, read=100.0, steps=7.0, momentum=0.5, rate=1.0, slow=1.0)
+    state.rate_limit = 1e-3
     state.start_over()
+    assert state.rate_limit == math.inf
     assert (state.curvature, state.first_curvature, state.squares, state.probes) == (2.0, 2.0, 4.0, 1.0)
     assert (state.longest, state.gradient_scale) == (6.0 * 2.0 / 3, math.inf)
     assert (state.built_at, state.steps_at_build, state.steps_at_probe) == (100.0, 7.0, 7.0)

@@ -65,33 +65,39 @@ def reference(batches, rank=32):
     n = len(batches[0])
     w, v, slope, M = torch.zeros(D, dtype=F64), torch.zeros(D, dtype=F64), Slope(), 1.0
     pool, built, built_at, probes = 0, None, None, 0
-    mean = squares = first = longest = gradient_scale = 0.0
+    mean = squares = first = longest = gradient_scale = rate = 0.0
+    limit = math.inf
     ws, products, builds = [], {}, []
     for t, batch in enumerate(batches, 1):
         read, c = n * t, float(batch[0, 0])
         g = c * (w - batch[:, 1:].mean(0))
         build = pool and pool >= (96 if built is None else pool_size(read, rank))
         rare = built is not None and is_rare(t - built, 4 if n > 128 else 2)
+        # P² is the same at each build, and so is the noise of a step at the same rate.
+        noisy = build and built and not slope.mean < -math.sqrt(slope.squares) / 3
         if build:
+            limit = rate * math.sqrt(1 + slope.dominated / 50) if noisy else math.inf
             pool, built, built_at, probes = 0, t, read, 0
             M, v = 0.5, torch.zeros_like(v)
             builds.append(t)
         if build or t == 1 or probes * n < 32 or rare or float(g.norm()) > 10 * gradient_scale:
-            # One product, as the space is invariant; a gradient where the step leads; a build takes D + 1 more.
-            products[t] = 1 + (probes < 2) + (D + 1 if build else 0)
+            # One product, as the space is invariant; a gradient where the step leads; a build takes D + 1 more,
+            # and one where the noise of slices is looked at.
+            products[t] = 1 + (probes < 2) + (D + 1 + bool(noisy) if build else 0)
             probes += 1
             value, share = M * c, 1 / min(probes, 8)
             mean = value if probes == 1 else mean + share * (value - mean)
             squares = value**2 if probes == 1 else squares + share * (value**2 - squares)
-            first = value if probes == 1 else first
+            first = mean if probes <= 4 else first
             longest = max(0.0 if probes == 1 else longest, M * float(g.norm()))
             gradient_scale = float(g.norm()) if probes == 1 else max(gradient_scale, float(g.norm()))
-        left = built is not None and probes > 1 and not 1 / 3 < mean / first < 3
+        left = built is not None and probes > 4 and not 1 / 3 < mean / first < 3
         if pool or built is None or left or read >= 8 * built_at:
             pool += n
         slope.see(t, w, g)
         few = n < 32
         rate = (0.9 if few else 1.4) / ((squares / mean if few else mean) * (1 + 0.5 / probes))
+        rate = min(rate, limit * read / built_at) if built_at else rate
         rate /= math.sqrt(1 + slope.dominated / 50)
         momentum = 0.0 if few else 0.5 / (1 + t / 500)
         # No gradient moves w by more than three of the longest, all that momentum makes of it together.

@@ -37,6 +37,7 @@ class ControllerState(Scalars):
         micro_batches: calls of `observe` for the last step; more than one is gradient accumulation.
         skipped: steps that were not made for a gradient that was not finite, since the last report.
         rank_noted: 1 once it was said that the rank is not in use.
+        rate_limit: what noise allowed the rate to be when P was last built, were no step noise-dominated.
 
     """
 
@@ -72,10 +73,11 @@ class ControllerState(Scalars):
     micro_batches: float = 1.0
     skipped: float = 0.0
     rank_noted: float = 0.0
+    rate_limit: float = math.inf
 
     def start_over(self) -> None:
         """After an `update`: what the controllers would go on from."""
-        self.momentum, self.rate, self.log_rate, self.slow = 0.0, math.nan, math.nan, 0.0
+        self.momentum, self.rate, self.log_rate, self.slow, self.rate_limit = 0.0, math.nan, math.nan, 0.0, math.inf
         self.steps_at_build, self.steps_at_probe = self.steps, self.steps
         self.built_at = max(self.read, 1.0)
         self.curvature = self.first_curvature = 1 / (self.step * self.factor) if self.step > 0 else 1.0

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from infhess.optim.base_optimizers import decay
 from infhess.optim.controllers.context import Context, Decision
-from infhess.optim.controllers.noise import count_noise_dominated
+from infhess.optim.controllers.controller_state import ControllerState
+from infhess.optim.controllers.noise import count_noise_dominated, noise_limit
 from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest_curvature
 from infhess.preconditioners.build import blocked
 from infhess.preconditioners.scaling import Scaling, identity
@@ -25,15 +26,16 @@ class ConvexRule:
     longest: float = 3.0  # a step is at most so many times the longest that a probe saw
     spike: float = 10.0  # a gradient so many times longer than at any probe calls for one
     remembered: int = 8  # probes that the mean of the curvature goes back to
+    first_probes: int = (
+        4  # after a build; their mean is what curvature may drift from. One alone is off by a factor of ten
+    )
     held: int = 2  # probes after a build at which the step is tried where it leads
     many: int = 128  # points of a batch beyond which probes are fewer and shorter
     at_build: tuple[int, int] = (2, 6)  # Lanczos iterations after a build: on many points, on few
     later: tuple[int, int] = (1, 4)  # the same at later probes
     bold: float = 1.4  # the step in units of 1/λ, around sgd; with 2 some runs diverge
     careful: float = 0.9  # the same on batches below 32 points, and around Adam
-    wear: float = (
-        50.0  # the step falls as 1/√(1 + n/50) with n noise-dominated steps; by the clock, logistic problems stall
-    )
+    noise_scale: float = 50.0  # noise-dominated steps that shorten steps by √2
     momentum: float = 0.5
     momentum_half_life: float = 500.0  # it falls as 1/(1 + t/500)
 
@@ -96,7 +98,7 @@ def _build_is_due(c: Context) -> bool:
     n = c.state
     if c.pool or not n.built_at > 0:
         return True
-    left = n.probes > 1 and not 1 / 3 < n.curvature / n.first_curvature < 3
+    left = n.probes > RULE.first_probes and not 1 / 3 < n.curvature / n.first_curvature < 3
     return left or n.read >= RULE.data_growth * n.built_at
 
 
@@ -104,8 +106,8 @@ def _build(c: Context) -> Decision:
     """P² from the pool, its step from the present batch, which is not in the pool."""
     n, pool, source = c.state, list(c.pool), c.source
     c.pool.clear()
-    steps = min(_directions(n.read, c.rank), source.size)
-    known = c.scaling.blocks[0].U if n.built_at > 0 and not c.adaptive else None
+    steps, first = min(_directions(n.read, c.rank), source.size), not n.built_at > 0
+    known = None if first or c.adaptive else c.scaling.blocks[0].U
     found = blocked(source, pool, _pool_size(c), steps, c.root(source.local(c.batch).gradient()), known)
     if found.negative:
         n.nonconvex = 1.0
@@ -115,6 +117,7 @@ def _build(c: Context) -> Decision:
     value = largest_curvature(
         source, local, found.scaling, RULE.at_build[c.points <= RULE.many]
     )  # nothing has changed if this fails
+    n.rate_limit = n.rate_limit if first else noise_limit(c, local, found.scaling) * _noise_brake(n)
     n.built_at, n.steps_at_build, n.probes, n.squares, n.longest = n.read, n.steps, 0, 0.0, 0.0
     _note(c, value, backtracked(source, c.batch, local, found.scaling, 1 / value.value))
     return Decision(scaling=found.scaling, values=found.values)
@@ -138,7 +141,7 @@ def _note(c: Context, found: Largest, rate: float) -> None:
     share = 1 / min(n.probes, RULE.remembered)
     n.curvature = value if n.probes == 1 else n.curvature + share * (value - n.curvature)
     n.squares = value**2 if n.probes == 1 else n.squares + share * (value**2 - n.squares)
-    n.first_curvature = value if n.probes == 1 else n.first_curvature
+    n.first_curvature = n.curvature if n.probes <= RULE.first_probes else n.first_curvature
     n.longest = max(n.longest, found.length)
     n.gradient_scale = gradient if n.probes == 1 else max(n.gradient_scale, gradient)
 
@@ -146,6 +149,8 @@ def _note(c: Context, found: Largest, rate: float) -> None:
 def _with_step(c: Context, done: Decision) -> Decision:
     """η = 1.4 / λ, cautious while there were few probes, falling once noise dominates; momentum unless batches are small.
 
+    A build of P² does not raise the noise of steps, unless the mean of the iterates clearly descends; afterwards noise may grow
+    with the data read, as means over more iterates hold less of it.
     In the mean square, steps on single points are stable up to 2 E[λ]/E[λ²], which for small batches is far below 2/E[λ].
     """
     n, few = c.state, c.points < SMALL
@@ -153,9 +158,15 @@ def _with_step(c: Context, done: Decision) -> Decision:
     value = n.squares / n.curvature if few else n.curvature
     added = decay(c.base, (done.scaling or c.scaling).root if c.adaptive else None)
     bold = RULE.careful if few or c.adaptive else RULE.bold
-    rate = bold / (value * (1 + 0.5 / max(n.probes, 1)) + added) / math.sqrt(1 + n.noise_dominated / RULE.wear)
+    limit = n.rate_limit * n.read / n.built_at if n.built_at > 0 else math.inf
+    rate = min(bold / (value * (1 + 0.5 / max(n.probes, 1)) + added), limit) / _noise_brake(n)
     momentum = 0.0 if few else RULE.momentum / (1 + n.steps / RULE.momentum_half_life)
     return Decision(rate, RULE.longest * rate * n.longest, momentum, done.scaling, done.values, done.notes)
+
+
+def _noise_brake(n: ControllerState) -> float:
+    """The step falls as 1/√(1 + n/50) with n noise-dominated steps; by the clock, logistic problems stall."""
+    return math.sqrt(1 + n.noise_dominated / RULE.noise_scale)
 
 
 def power_of_two(steps: float) -> bool:

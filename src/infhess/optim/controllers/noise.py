@@ -6,13 +6,22 @@ import math
 
 import torch
 
+from infhess.curvature.batches import size_of
+from infhess.curvature.local import Local
 from infhess.optim.controllers.context import Context
+from infhess.optim.rate.probe import dot
+from infhess.preconditioners.scaling import Scaling
 
 # Weights a of the present iterate in two means, w̄ += a/(t+a) (w − w̄): one of about the last quarter, one that lags behind.
 WEIGHTS = {"recent": 4.0, "lagging": 1.5}
 # The slope is averaged over ten steps, later over an eighth of all; batches that are further out than so many standard
 # deviations are cut down.
 SHORTEST, SHARE, OUTLIER = 10, 8.0, 3.0
+# The mean of the iterates clearly descends where the mean slope is beyond so much of its root mean square: .6 to .9 while the
+# loss falls fast, below .3 near the noise floor.
+CLEAR = 1 / 3
+# Slices of a batch that the noise of its gradient is seen from.
+SLICES = 8
 
 
 def count_noise_dominated(context: Context) -> None:
@@ -41,3 +50,21 @@ def _slope(context: Context) -> float:
     g = context.gradient
     slope = 0.0 if g is None else float(torch.dot(g, means["recent"] - means["lagging"]))
     return slope if math.isfinite(slope) else 0.0
+
+
+def noise_limit(context: Context, local: Local, scaling: Scaling) -> float:
+    """The rate at which steps with a new P² bring in as much noise as those of the present P² and rate; infinite without need.
+
+    A better P² moves along flat directions too, where noise is all that there is near the optimum. Noise is the spread of
+    gᵀP²g over slices of the present batch: the pool that P² comes from would not show it.
+    """
+    n, batch = context.state, context.batch
+    if not n.step > 0 or n.slope < -CLEAR * n.slope_squares**0.5:
+        return math.inf
+    if context.source.split and not local.watch.batch_statistics and context.points > 1:
+        G = context.source.slice_gradients(batch, min(SLICES, size_of(batch)))
+        G = G - G.mean(1, keepdim=True)
+    else:
+        G = local.gradient()[:, None]
+    before, after = (sum(dot(g, P(g)) for g in G.mT) for P in (context.scaling, scaling))
+    return n.step * n.factor * before / after if before > 0 and after > 0 else math.inf

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import infhess
-from infhess.experiments.demo import problem
+from infhess.experiments.demo import convex_problem
 from infhess.harness import AVERAGED, online
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.noise import noise_limit
@@ -23,7 +23,7 @@ REFRESHED = 9152  # data points of the demo at which P² is built for the third 
 
 def rise(seed):
     """The largest loss of the averaged iterate after the last refresh, beside what it was then; both less the optimum's."""
-    data = problem()
+    data = convex_problem()
     best, after, mark = data.value(data.solved()), [], REFRESHED
     stream = CountedStream(Shuffled(data.data, 32, torch.Generator().manual_seed(seed)), 22_000)
     with seeded(seed):

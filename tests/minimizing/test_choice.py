@@ -14,13 +14,15 @@ GIB = 2**30
     [
         (31, 569, 569, (1, 31), DENSE, 569),
         (253, 44_484, 44_484, (1, 253), DENSE, 8192),
-        (253, 44_484, 4000, (1, 253), DENSE, 4000),  # little memory
+        (253, 44_484, 4000, (1, 253), POOL, 4000),  # little memory
         (784, 11_552, 11_552, (1, 784), POOL, 11_552),
         (650, 1797, 1797, (10, 65), POOL, 1797),
         (6012, 20_000, 20_000, (12, 501), SECANTS, 8192),  # a sample of so few points contracts slowly
         (7840, 60_000, 60_000, None, SECANTS, 8192),
         (20_000, 60_000, 60_000, None, SECANTS, 8192),  # the pool's Hessian has no full rank
-        (20_000, 10_000, 10_000, None, POOL, 10_000),
+        (20_000, 10_000, 10_000, None, SECANTS, 10_000),
+        (1100, 16_000, 16_000, None, POOL, 16_000),
+        (650, 1797, 600, (10, 65), DENSE, 600),  # few weights: the gap of a Newton direction is better known
     ],
 )
 def test_the_cheapest_method_and_its_pool(size, points, kept, matrix, method, pool):

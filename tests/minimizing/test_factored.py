@@ -64,6 +64,7 @@ def test_the_inverse_makes_a_softmax_well_conditioned():
 
 
 def test_secants_around_a_factored_preconditioner(monkeypatch):
+    monkeypatch.setattr("infhess.minimizing.choice.LARGEST_DENSE", 0)
     monkeypatch.setattr("infhess.minimizing.choice.SECANT_PASSES_FACTORED", 0)
     _, result, gap, _ = minimized(small(softmax, 5, l2=1e-3, n=3000), gap=1e-8, passes=100)
     assert (result.method, result.stopped) == ("L-BFGS around P", "gap")

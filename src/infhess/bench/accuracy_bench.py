@@ -252,11 +252,11 @@ def figure(axes: Axes, folder: Path) -> Figure:
     return Figure(path, "Gap to the optimum against passes of gradients, work and seconds; bands span the seeds.")
 
 
-def picture(path: Path, seed: int) -> Path:
-    """One run on digits: the gap as `minimize` has it with its bound, and as it is."""
+def picture(path: Path, seed: int, name: str) -> Path:
+    """One run: the gap as `minimize` has it with its bound, and as it is."""
     from infhess.minimizing import minimize
 
-    p = accuracy_problem("digits")
+    p = accuracy_problem(name)
     best, start = p.value(p.solved()), p.value(p.model())
     model, true, (x, y) = p.model(), [], p.data
     order = torch.split(torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)), 32)
@@ -267,6 +267,6 @@ def picture(path: Path, seed: int) -> Path:
     fig, ax = plots.figure(6.0, 3.8)
     result.plot(ax)
     ax.plot(range(1, len(true) + 1), true, "x", color=plots.INK, label="true gap")
-    ax.set_title("minimize on scikit-learn's digits: softmax, 650 weights", loc="left")
+    ax.set_title(f"minimize on {name}: {result.method}", loc="left")
     ax.legend(frameon=False)
     return plots.save(fig, path)

@@ -239,5 +239,5 @@ def _accuracy(folder: Path, seeds: list[int], quick: bool, fresh: bool) -> None:
             _in_turn(comparison.optima([name]), file)
             _in_turn(comparison.jobs(file.rows, [name], seeds), file)
     text = comparison.report(file.rows, folder, seeds)
-    run = comparison.picture(folder / "run.png", seeds[0])
+    run = comparison.picture(folder / "run.png", seeds[0], "digits" if quick else "mnist-3v5")
     typer.echo(f"{text}\nrows: {file.path}\none run: {run}\nreport: {folder / 'report.html'}")

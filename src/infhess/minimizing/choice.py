@@ -12,6 +12,7 @@ POOL_POINTS, ALL, HELD_OUT = 8192, 16_384, 8
 RANK, POINTS_A_RANK = 128, 32
 # Points that a preconditioner is built from, for each direction or slice.
 POINTS_A_DIRECTION = {DENSE: 8, POOL: 16, SECANTS: 16}
+# Up to so many weights a Newton direction is affordable, and its gap is better known than that of L-BFGS: one of the first two.
 LARGEST_DENSE = 1000
 # A factored P: numbers in the gradients of slices for each number in the larger factor, and bounds on slices and factors.
 NUMBERS, SLICES, LARGEST_FACTOR, SMALLEST_FACTOR = 8, (64, 1024), 4096, 4
@@ -19,12 +20,13 @@ NUMBERS, SLICES, LARGEST_FACTOR, SMALLEST_FACTOR = 8, (64, 1024), 4096, 4
 # Costs are in multiply-adds: a point takes as many as there are weights; what PyTorch and Python add to each call is CALL.
 # A column of a block costs ¾ of a product; points of a chunk are a call.
 CALL, COLUMN, CHUNK = 1e5, 0.75, 4096
-# Seen on the problems of the bench: passes of Newton's method to 1e-8, products in each on all the data and on a sample;
-# passes of L-BFGS around P by Nyström's approximation, and around a factored one.
-PASSES, PRODUCTS = 8, {DENSE: (5, 5), POOL: (8, 15)}
+# Seen on the problems of the bench: passes of Newton's method to 1e-8, and products in each: those around Nyström's P grow with
+# the weights for each of its directions. Passes of L-BFGS around P by Nyström's approximation, and around a factored one.
+PASSES, PRODUCTS, PRODUCTS_A_WEIGHT = 8, {DENSE: 5, POOL: 8}, 1.3
 SECANT_PASSES, SECANT_PASSES_FACTORED = 120, 80
-# ln 1e8: where a sample's Hessian contracts the gap by N/pool a pass, the passes are this over ln(pool/N).
-DIGITS = 18.4
+# ln 1e8: where a sample's Hessian contracts the gap by N/pool a pass, the passes are this over ln(pool/N); by 1/1.2 at the least,
+# since a pool grows where that is slow.
+DIGITS, LEAST = 18.4, 1.2
 # A step of sgd costs sixteen calls and eight gradients of its batch; all of them save about two passes, a few save nothing.
 SGD_BATCH, SGD_CALLS, SGD_GRADIENTS, SAVED = 64, 16, 8, 2
 SGD_STEPS = (32, 300)
@@ -72,8 +74,8 @@ def planned(facts: Facts) -> Plan:
     held = pool // HELD_OUT if pool < points else 0
     prices = Prices(size, points, pool, rank, slices_for(facts.matrix, pool), facts.itemsize == 8)
     allowed = [POOL, SECANTS]
-    if size <= LARGEST_DENSE and 8 * size**2 <= memory / 8:
-        allowed = [DENSE, POOL, SECANTS]
+    if size <= LARGEST_DENSE:
+        allowed = [DENSE, POOL] if 8 * size**2 <= memory / 8 else [POOL]
     costs = {m: prices.whole(m) / prices.call(points) for m in (DENSE, POOL, SECANTS)}
     method = min(allowed, key=lambda m: costs[m])
     slices = prices.slices if method == SECANTS else 0
@@ -128,7 +130,10 @@ class Prices:
 
     def conjugate(self, method: str) -> float:
         """Conjugate gradients on the pool, their own operations on vectors included."""
-        return PRODUCTS[method][self.pool < self.points] * (self.call(self.pool) + CALL / 2)
+        products = (
+            PRODUCTS[method] if method == DENSE else max(PRODUCTS[POOL], PRODUCTS_A_WEIGHT * self.size / self.rank)
+        )
+        return products * (self.call(self.pool) + CALL / 2)
 
     def a_pass(self, method: str) -> float:
         """A full gradient, and the direction."""
@@ -143,7 +148,7 @@ class Prices:
             return SECANT_PASSES_FACTORED if self.slices else SECANT_PASSES
         if self.pool == self.points:
             return PASSES
-        return max(PASSES, DIGITS / math.log(self.pool / self.size)) if self.pool > self.size else math.inf
+        return max(PASSES, DIGITS / math.log(max(self.pool / self.size, LEAST)))
 
     def whole(self, method: str) -> float:
         """All of it."""

@@ -13,8 +13,8 @@ from infhess.minimizing.line_search import zero_of_slope
 from infhess.minimizing.newton import Model, Point, Proposal
 from infhess.minimizing.objective import Objective, Value
 
-# A step is accepted whose slope has shrunk to this, whatever rounding says of the loss.
-SHRUNK = 0.9
+# A step is accepted whose slope has shrunk to this, where the loss has not risen by more than so many times its rounding.
+SHRUNK, ROUNDING = 0.9, 1e3
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def descend(
         proposal = model.propose(here) if model.grown else proposal
         alpha = step_length(objective, here, proposal, model.held, count)
         now = at(here.w + alpha * proposal.step)
-        while not accepted(here, now, proposal):
+        while not accepted(here, now, proposal, objective.eps):
             yield Pass(here, None, alpha)
             alpha *= _shorter(here, now, proposal)
             now = at(here.w + alpha * proposal.step)
@@ -52,12 +52,13 @@ def descend(
         here = now
 
 
-def accepted(before: Point, after: Point, proposal: Proposal) -> bool:
-    """By value or by slope: near the optimum the loss is rounding, and the slope is not."""
-    if not after.value.loss < math.inf:
+def accepted(before: Point, after: Point, proposal: Proposal, eps: float) -> bool:
+    """By value, or by slope near the optimum, where the loss is rounding and the slope is not."""
+    rise = after.value.loss - before.value.loss
+    if not rise <= ROUNDING * eps * abs(before.value.loss):
         return False
     then, now = (float(p.value.gradient @ proposal.step) for p in (before, after))
-    return after.value.loss <= before.value.loss or abs(now) <= SHRUNK * abs(then)
+    return rise <= 0 or abs(now) <= SHRUNK * abs(then)
 
 
 def _shorter(before: Point, after: Point, proposal: Proposal) -> float:

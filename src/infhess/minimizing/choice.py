@@ -24,8 +24,8 @@ CALL, COLUMN, CHUNK = 1e5, 0.75, 4096
 # the weights for each of its directions. Passes of L-BFGS around P by Nyström's approximation, and around a factored one.
 PASSES, PRODUCTS, PRODUCTS_A_WEIGHT = 8, {DENSE: 5, POOL: 8}, 1.3
 SECANT_PASSES, SECANT_PASSES_FACTORED = 120, 80
-# ln 1e8: where a sample's Hessian contracts the gap by N/pool a pass, the passes are this over ln(pool/N); by 1/1.2 at the least,
-# since a pool grows where that is slow.
+# ln 1e8: where a sample's Hessian contracts the gap by N/pool a pass, the passes are this over ln(pool/N). By 1/1.2 at the
+# least: a pool grows where that is slow.
 DIGITS, LEAST = 18.4, 1.2
 # A step of sgd costs sixteen calls and eight gradients of its batch; all of them save about two passes, a few save nothing.
 SGD_BATCH, SGD_CALLS, SGD_GRADIENTS, SAVED = 64, 16, 8, 2

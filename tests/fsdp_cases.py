@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch import distributed, nn
 from torch.distributed.checkpoint import load, save
@@ -111,24 +113,24 @@ def worker(rank, world, store, folder, results):
             assert torch.equal(weights(model), after)
             opt.finish()
             assert torch.equal(weights(model), averaged)
-            local = own["z"].to_local().numel()
+            local = {name: value.to_local().numel() for name, value in own.items() if hasattr(value, "to_local")}
             found[width, scaling] = (after.tolist(), averaged.tolist(), rate, local)
             first, second = checkpoint(mesh, rank, world, width, scaling, f"{folder}/{width}-{scaling}")
             found["resumed", width, scaling] = bool(torch.equal(first, second))
-    found["tensor parallel"] = tensor_parallel(mesh)
+    found["tensor parallel"] = {scaling: tensor_parallel(mesh, scaling) for scaling in ("diagonal", "kronecker")}
     found["half"] = half(mesh, rank, world)
     found["refused"] = refused(mesh, rank)
-    found["full"] = full(mesh, rank, world)
+    found["full"] = {scaling: full(mesh, rank, world, scaling) for scaling in ("diagonal", "kronecker")}
     results.put(found)
     distributed.barrier()
     distributed.destroy_process_group()
 
 
-def tensor_parallel(mesh):
+def tensor_parallel(mesh, scaling):
     """The layers of one model spread over processes, all on the same data."""
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     model = parallelize_module(model_of(16), mesh, plan)
-    opt = infhess.RateFree(model.parameters(), scaling="diagonal", points=16)
+    opt = infhess.RateFree(model.parameters(), scaling=scaling, points=16)
     train(model, opt, [0], 1, range(STEPS))
     return weights(model).tolist()
 
@@ -169,13 +171,23 @@ def refused(mesh, rank):
     return said
 
 
-def full(mesh, rank, world):
-    """A full state dict, on the CPU, holds all numbers."""
-    model, opt = make(mesh, "uneven", "diagonal")
-    train(model, opt, [rank], world, range(5))
+def full(mesh, rank, world, scaling):
+    """A full state dict, on the CPU, holds all numbers; and a run goes on from it."""
+    model, opt = make(mesh, "uneven", scaling)
+    train(model, opt, [rank], world, range(12))
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = get_optimizer_state_dict(model, opt, options=options)
-    return {name: list(entry["averaged"].shape) for name, entry in state.get("state", {}).items()}
+    # Copies, as a file would be: what is no DTensor is shared with the optimizer.
+    before, state = deepcopy(
+        (get_model_state_dict(model, options=options), get_optimizer_state_dict(model, opt, options=options))
+    )
+    shapes = {k: {n: list(t.shape) for n, t in entry.items()} for k, entry in state.get("state", {}).items()}
+    train(model, opt, [rank], world, range(12, 24))
+    again, other = make(mesh, "uneven", scaling)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(again, before, options=options)
+    set_optimizer_state_dict(again, other, state, options=options)
+    train(again, other, [rank], world, range(12, 24))
+    return shapes, bool(torch.equal(weights(model), weights(again)))
 
 
 def resumed_elsewhere(rank, world, store, folder, results):
@@ -183,9 +195,12 @@ def resumed_elsewhere(rank, world, store, folder, results):
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     mesh = distributed.device_mesh.init_device_mesh("cpu", (world,))
-    model, opt = make(mesh, "uneven", "diagonal")
-    resume(model, opt, f"{folder}/uneven-diagonal")
-    train(model, opt, [0, 1] if world == 1 else [rank], 2, range(15, STEPS))
-    results.put(weights(model).tolist())
+    found = {}
+    for scaling in ("diagonal", "kronecker"):
+        model, opt = make(mesh, "uneven", scaling)
+        resume(model, opt, f"{folder}/uneven-{scaling}")
+        train(model, opt, [0, 1] if world == 1 else [rank], 2, range(15, STEPS))
+        found[scaling] = weights(model).tolist()
+    results.put(found)
     distributed.barrier()
     distributed.destroy_process_group()

@@ -86,10 +86,10 @@ def data(dtype=torch.float32):
 
 def trainer(folder, callbacks=(), callback=True, **options):
     ours = [CurvatureCallback()] if callback else []
-    options = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, "num_sanity_val_steps": 0} | options
+    usual = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, "num_sanity_val_steps": 0, "devices": 1}
+    options = usual | options
     return pl.Trainer(
         accelerator="cpu",
-        devices=1,
         default_root_dir=folder,
         callbacks=[*ours, *callbacks],
         enable_progress_bar=False,

@@ -25,7 +25,11 @@ def test_two_processes_are_one_on_the_joint_batch(run, width, scaling):
         assert their_rate == pytest.approx(rate, rel=1e-6)
         torch.testing.assert_close(torch.tensor(theirs, dtype=F64), w, rtol=1e-6, atol=1e-8)
         torch.testing.assert_close(torch.tensor(their_average, dtype=F64), averaged, rtol=1e-6, atol=1e-8)
-    assert sum(part[3] for part in parts) == 6 * WIDTHS[width]  # each process has its part of the state
+    n = WIDTHS[width]
+    numbers = {"z": 6 * n, "averaged": 6 * n, "exp_avg_sq": 6 * n}
+    numbers |= {"left": n * n, "left_basis": n * n, "right": 36, "right_basis": 36} if scaling == "kronecker" else {}
+    for name, number in numbers.items():  # each process has its part of the state
+        assert sum(part[3][name] for part in parts) == number, name
 
 
 @pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
@@ -37,15 +41,17 @@ def test_distributed_checkpoints_resume_bit_for_bit(run, width, scaling):
 def test_a_checkpoint_resumes_on_another_number_of_processes(run, tmp_path):
     folder, parts = run
     (alone,) = in_processes(1, fsdp_cases.resumed_elsewhere, 1, tmp_path / "store", str(folder))
-    torch.testing.assert_close(
-        torch.tensor(alone), torch.tensor(parts[0]["uneven", "diagonal"][0]), rtol=1e-5, atol=1e-7
-    )
+    for scaling, found in alone.items():
+        there = torch.tensor(parts[0]["uneven", scaling][0])
+        torch.testing.assert_close(torch.tensor(found), there, rtol=1e-5, atol=1e-7)
 
 
-def test_tensor_parallel_layers_are_whole_ones(run):
-    w, *_ = fsdp_cases.alone("even", 1, "diagonal")
+@pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
+def test_tensor_parallel_layers_are_whole_ones(run, scaling):
+    w, *_ = fsdp_cases.alone("even", 1, scaling)
     for found in run[1]:
-        torch.testing.assert_close(torch.tensor(found["tensor parallel"], dtype=F64), w, rtol=1e-6, atol=1e-8)
+        there = torch.tensor(found["tensor parallel"][scaling], dtype=F64)
+        torch.testing.assert_close(there, w, rtol=1e-6, atol=1e-8)
 
 
 def test_mixed_precision_trains(run):
@@ -60,6 +66,9 @@ def test_what_cannot_work_is_refused(run):
         assert all("step(closure)" in said for said in found["refused"])
 
 
-def test_a_full_state_dict_has_whole_tensors(run):
-    shapes = next(found["full"] for found in run[1] if found["full"])
-    assert shapes["0.weight"] == [15, 6]
+@pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
+def test_a_full_state_dict_has_whole_tensors_and_goes_on(run, scaling):
+    shapes = next(found["full"][scaling][0] for found in run[1] if found["full"][scaling][0])
+    assert shapes["0.weight"]["averaged"] == [15, 6]
+    assert scaling == "diagonal" or shapes["0.weight"]["left_basis"] == [1, 15, 15]
+    assert all(found["full"][scaling][1] for found in run[1])

@@ -48,7 +48,7 @@ class RateFreeByDifferences(RateFreeRun):
 
     def __init__(self, problem: Problem, stream: CountedStream, scaling: str) -> None:
         super().__init__(problem, stream, scaling)
-        self.optimizer._rate_state.differences = 1.0
+        self.optimizer._rate_state.differences, self.optimizer.points = 1.0, stream.size
 
     def step(self) -> None:
         """One batch, one step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +53,46 @@ def part(whole: Tensor, p: Tensor) -> Tensor:
     everywhere = DTensor.from_local(whole, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
     found: Tensor = everywhere.redistribute(placements=like.placements).to_local()
     return found
+
+
+def spread(t: Tensor, p: Tensor) -> Tensor:
+    """Zeros of the shape of t, of which each process that has a part of p holds some rows."""
+    from torch.distributed.tensor import Replicate, Shard, zeros
+
+    like: Any = p
+    placements = [Shard(0) if placement.is_shard() else Replicate() for placement in like.placements]
+    found: Tensor = zeros(*t.shape, dtype=t.dtype, device_mesh=like.device_mesh, placements=placements)
+    return found
+
+
+def whole(x: Tensor) -> Tensor:
+    """All of a tensor, in every process that has a part of it."""
+    given: Any = x
+    found: Tensor = given.full_tensor()
+    return found
+
+
+def shared(p: Tensor, first: int) -> Callable[..., tuple[Tensor, ...]]:
+    """Evaluates a function of stacks of matrices, each matrix by one of the processes that have p, and shares the results.
+
+    Numbers come from one process, so that all have the same; which process is first changes with `first`.
+    """
+
+    def evaluated(function: Callable[..., tuple[Tensor, ...]], *stacks: Tensor) -> tuple[Tensor, ...]:
+        if not (groups := _groups(p)):
+            return function(*stacks)
+        group = groups[0]
+        here, number = distributed.get_rank(group), distributed.get_world_size(group)
+        mine = [i for i in range(len(stacks[0])) if (i + first) % number == here]
+        found = []
+        for values in function(*(s[mine] for s in stacks)):
+            whole = values.new_zeros(len(stacks[0]), *values.shape[1:])
+            whole[mine] = values
+            distributed.all_reduce(whole, group=group)
+            found.append(whole)
+        return tuple(found)
+
+    return evaluated
 
 
 def total(values: Sequence[float], params: Sequence[Tensor]) -> float:

@@ -19,7 +19,7 @@ from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.reports import RateReport
 from infhess.optim.scalings import SCALINGS
-from infhess.optim.scalings.gradient_scaling import GradientScaling
+from infhess.optim.scalings.gradient_scaling import GradientScaling, Share, alone
 
 # Steps so many times shorter than their bound by |w| leave |w| much as it is for so many steps.
 FAR, SIZE_HOLDS = 4.0, 16
@@ -52,25 +52,43 @@ class Stepping(Averaging, Joinable):
     def _begin(self, part: Live) -> None:
         """What the scaling has to learn from first gradients."""
         self._owns(part.params)
-        self._scaling.begin(
-            [self._own(p) for p in part.params], [self._seen_by_scaling(g, p) for g, p in zip(part.grads, part.params)]
-        )
+        for i, (g, p) in enumerate(zip(part.grads, part.params)):
+            own = self._own(p)
+            self._scaling.begin([own], [self._seen_by_scaling(g, p)], self._share(p, i))
+            self._keep_own(p, own)
 
     def _directions(self, part: Live, ages: list[float]) -> tuple[list[Tensor], float]:
         """d and r with Dg = r d, for the local parts of sharded parameters."""
         beta, eps = part.group["betas"][1], self._eps(part.group)
         if not self._sharded:
             return self._scaling.directions([self.state[p] for p in part.params], ages, beta, eps, part.grads)
-        grads = [self._seen_by_scaling(g, p) for g, p in zip(part.grads, part.params)]
-        d, r = self._scaling.directions([self._own(p) for p in part.params], ages, beta, eps, grads)
-        return [self._seen_by_step(x, p) for x, p in zip(d, part.params)], r
+        found = []
+        for i, (g, p, age) in enumerate(zip(part.grads, part.params, ages)):  # one by one: each is whole for a while
+            own, g = self._own(p), self._seen_by_scaling(g, p)
+            (d,), r = self._scaling.directions([own], [age], beta, eps, [g], self._share(p, i))
+            self._keep_own(p, own)
+            found.append(self._seen_by_step(d * r, p))
+        return found, 1.0
 
     # ---- sharded parameters: a scaling sees their local parts, or all of them where it needs whole matrices
 
     def _own(self, p: Tensor) -> dict[str, Any]:
         """The state of a parameter as a scaling sees it."""
-        own = self.state[p]
-        return own if not sharded.is_sharded(p) else {key: sharded.local(value) for key, value in own.items()}
+        own: dict[str, Any] = self.state[p]
+        if not sharded.is_sharded(p):
+            return own
+        names = self._scaling.shapes(p) if self._scaling.whole else ()
+        return {k: sharded.whole(v) if k in names else sharded.local(v) for k, v in own.items()}
+
+    def _keep_own(self, p: Tensor, seen: dict[str, Any]) -> None:
+        """What a scaling has written to whole tensors."""
+        if self._scaling.whole and sharded.is_sharded(p):
+            for name in self._scaling.shapes(p):
+                sharded.local(self.state[p][name]).copy_(sharded.part(seen[name], self.state[p][name]))
+
+    def _share(self, p: Tensor, i: int) -> Share:
+        """Each matrix of a sharded parameter is decomposed by one process."""
+        return sharded.shared(p, i) if self._scaling.whole and sharded.is_sharded(p) else alone
 
     def _seen_by_scaling(self, x: Tensor, p: Tensor) -> Tensor:
         return sharded.gathered(x, p) if self._scaling.whole and sharded.is_sharded(p) else x

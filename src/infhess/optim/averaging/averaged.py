@@ -86,14 +86,16 @@ class Averaging(Checkpointed):
         """The state of a parameter that has not moved: z and the average are where it is."""
         w = real(p.detach())
         z = w.to(torch.promote_types(w.dtype, torch.float32), copy=True)
-        tensors = {"z": z, "averaged": z.clone(), **self._scaling.fresh(self._as_scaled(z))}
+        tensors = {"z": z, "averaged": z.clone(), **self._fresh_scaling(z)}
         begun = torch.tensor(self._average_weight, dtype=torch.float64)
         return {"step": torch.zeros(()), **tensors, "begun": begun, NUMBERS: self._scalars.tensor()}
 
-    def _as_scaled(self, w: Tensor) -> Tensor:
-        """A tensor of the shape that the scaling sees: all of a sharded one where it needs whole matrices."""
-        alone = self._scaling.whole and sharded.is_sharded(w)
-        return torch.empty(w.shape, dtype=w.dtype, device=w.device) if alone else w
+    def _fresh_scaling(self, w: Tensor) -> dict[str, Tensor]:
+        """What the scaling keeps of a parameter; where it needs all of a sharded one, spread over the same processes."""
+        if not (self._scaling.whole and sharded.is_sharded(w)):
+            return self._scaling.fresh(w)
+        found = self._scaling.fresh(torch.empty(w.shape, dtype=w.dtype, device="meta"))
+        return {name: sharded.spread(t, w) for name, t in found.items()}
 
     # ---- the averaged weights
 

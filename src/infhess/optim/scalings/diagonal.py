@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from infhess.optim.rate.settings import RATE_FREE
-from infhess.optim.scalings.gradient_scaling import SQUARES, GradientScaling, Own
+from infhess.optim.scalings.gradient_scaling import SQUARES, GradientScaling, Own, Share, alone
 
 # No divisor is smaller.
 TINY = 1e-37
@@ -26,7 +26,7 @@ class DiagonalScaling(GradientScaling):
         """v = 0."""
         return {SQUARES: torch.zeros_like(w)}
 
-    def begin(self, owns: Sequence[Own], grads: Sequence[Tensor]) -> None:
+    def begin(self, owns: Sequence[Own], grads: Sequence[Tensor], share: Share = alone) -> None:
         """Nothing: the first gradient is scaled by its own squares."""
 
     def ahead(self, own: Own, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
@@ -34,7 +34,13 @@ class DiagonalScaling(GradientScaling):
         return divided(own[SQUARES], float(own["step"]) + 1, beta, eps, g, x)
 
     def directions(
-        self, owns: Sequence[Own], ages: Sequence[float], beta: float, eps: float, grads: list[Tensor]
+        self,
+        owns: Sequence[Own],
+        ages: Sequence[float],
+        beta: float,
+        eps: float,
+        grads: list[Tensor],
+        share: Share = alone,
     ) -> tuple[list[Tensor], float]:
         """All parameters at once."""
         return directions(owns, ages, beta, eps, grads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +12,15 @@ from torch import Tensor
 from infhess.optim.rate.settings import RateFreeRule
 
 Own = dict[str, Any]  # the state of a parameter
+Share = Callable[
+    ..., tuple[Tensor, ...]
+]  # evaluates a function of stacks of matrices, each by one of several processes
 SQUARES = "exp_avg_sq"
+
+
+def alone(function: Callable[..., tuple[Tensor, ...]], *stacks: Tensor) -> tuple[Tensor, ...]:
+    """Where each process has all of a parameter, it evaluates all by itself."""
+    return function(*stacks)
 
 
 class GradientScaling(ABC):
@@ -36,7 +44,7 @@ class GradientScaling(ABC):
         return True
 
     @abstractmethod
-    def begin(self, owns: Sequence[Own], grads: Sequence[Tensor]) -> None:
+    def begin(self, owns: Sequence[Own], grads: Sequence[Tensor], share: Share = alone) -> None:
         """Learn what is needed from first gradients, where D is not known before them."""
 
     @abstractmethod
@@ -49,7 +57,13 @@ class GradientScaling(ABC):
 
     @abstractmethod
     def directions(
-        self, owns: Sequence[Own], ages: Sequence[float], beta: float, eps: float, grads: list[Tensor]
+        self,
+        owns: Sequence[Own],
+        ages: Sequence[float],
+        beta: float,
+        eps: float,
+        grads: list[Tensor],
+        share: Share = alone,
     ) -> tuple[list[Tensor], float]:
         """d and a number r with D g = r d for each parameter; brings their state, `ages` gradients old, up to date."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess._checks import small_dtype
 from infhess.optim.rate.settings import KRONECKER
 from infhess.optim.scalings.diagonal import directions, divided
-from infhess.optim.scalings.gradient_scaling import SQUARES, GradientScaling, Own
+from infhess.optim.scalings.gradient_scaling import SQUARES, GradientScaling, Own, Share, alone
 
 # Rows and columns are cut into blocks of at most so many, each with a basis of its own: the cost of a step grows with their
 # length. On the paper's net at full width, 512 gradients: 1.293 with 1024 and 1024 in 73 s of CPU time, 1.305 with 256 and 256
@@ -75,7 +75,7 @@ class RotatedScaling(GradientScaling):
         """Whether any parameter has bases."""
         return any(float(own["step"]) > 0 for own in owns)
 
-    def begin(self, owns: Sequence[Own], grads: Sequence[Tensor]) -> None:
+    def begin(self, owns: Sequence[Own], grads: Sequence[Tensor], share: Share = alone) -> None:
         """Bases of first gradients."""
         for own, g in zip(owns, grads):
             own["step"] += 1
@@ -83,7 +83,8 @@ class RotatedScaling(GradientScaling):
             _gather(own, G, 1.0)
             for parts, (_, basis) in ((_rows, LEFT), (_columns, RIGHT)):
                 if basis in own:
-                    own[basis].copy_(first_basis(parts(G, own[basis])))
+                    (found,) = share(lambda P: (first_basis(P),), parts(G, own[basis]))
+                    own[basis].copy_(found)
 
     def ahead(self, own: Own, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
         """0 before the bases are known."""
@@ -100,40 +101,52 @@ class RotatedScaling(GradientScaling):
         return a, divided(own[SQUARES], count, beta, eps, turned, b)
 
     def directions(
-        self, owns: Sequence[Own], ages: Sequence[float], beta: float, eps: float, grads: list[Tensor]
+        self,
+        owns: Sequence[Own],
+        ages: Sequence[float],
+        beta: float,
+        eps: float,
+        grads: list[Tensor],
+        share: Share = alone,
     ) -> tuple[list[Tensor], float]:
         """Those of Adam in rotated coordinates, turned back; zero for first gradients."""
         if not min(ages):
-            return self._some_new(owns, ages, beta, eps, grads)
+            return self._some_new(owns, ages, beta, eps, grads, share)
         matrices, turned = [i for i, own in enumerate(owns) if _rotated(own)], list(grads)
         for i in matrices:
             turned[i] = forth(owns[i], grads[i])
         found, factor = directions(owns, [age - 1 for age in ages], beta, eps, turned)
         for i in matrices:
             found[i] = back(owns[i], found[i])
-            self._learn(owns[i], int(ages[i]) + 1, grads[i])
+            self._learn(owns[i], int(ages[i]) + 1, grads[i], share)
         return found, factor
 
     def _some_new(
-        self, owns: Sequence[Own], ages: Sequence[float], beta: float, eps: float, grads: list[Tensor]
+        self,
+        owns: Sequence[Own],
+        ages: Sequence[float],
+        beta: float,
+        eps: float,
+        grads: list[Tensor],
+        share: Share,
     ) -> tuple[list[Tensor], float]:
         new, old = ([i for i, age in enumerate(ages) if bool(age) is known] for known in (False, True))
         found, factor = [torch.zeros_like(g) for g in grads], 1.0
-        self.begin([owns[i] for i in new], [grads[i] for i in new])
+        self.begin([owns[i] for i in new], [grads[i] for i in new], share)
         if old:
             parts, factor = self.directions(
-                [owns[i] for i in old], [ages[i] for i in old], beta, eps, [grads[i] for i in old]
+                [owns[i] for i in old], [ages[i] for i in old], beta, eps, [grads[i] for i in old], share
             )
             for i, d in zip(old, parts):
                 found[i] = d
         return found, factor
 
-    def _learn(self, own: Own, step: int, g: Tensor) -> None:
+    def _learn(self, own: Own, step: int, g: Tensor, share: Share) -> None:
         """The second moments of both sides, and at times new bases."""
         if step % max(1, int(SHARE * SHARE * step)) == 0:
             _gather(own, as_matrix(g), max(1 - MEMORY, 1 / step))
         if refresh_is_due(step):
-            refresh(own)
+            refresh(own, share)
 
     def flops(self, shape: Sequence[int]) -> int:
         """Four products of the matrix with a basis, two for each side."""
@@ -222,11 +235,11 @@ def refresh_is_due(step: int) -> bool:
     return math.floor(math.log(step, 1 + SHARE)) > math.floor(math.log(step - 1, 1 + SHARE))
 
 
-def refresh(own: Own) -> None:
+def refresh(own: Own, share: Share = alone) -> None:
     """One orthogonal iteration of each basis; v goes with the columns."""
     for parts, (moment, basis) in ((_rows, LEFT), (_columns, RIGHT)):
         if basis in own:
-            own[basis][:], order = iterated(own[moment], own[basis])
+            own[basis][:], order = share(iterated, own[moment], own[basis])
             v = parts(as_matrix(own[SQUARES]), own[basis])
             v.copy_(v.gather(1, order[:, :, None].expand_as(v)))
 

@@ -1,0 +1,45 @@
+"""Lightning in several processes, and in one on the joint batch."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import torch
+from torch import distributed
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from lightning_cases import OWN_WARNINGS, Memory, Net, data, trainer
+from watch_cases import F64, diagonal, weights
+
+EVERY = 5
+
+
+def run(folder, world, micro_batches=1):
+    """Weights and what curvature allows for after two epochs, and what was logged; batches in order."""
+    from infhess.integrations.lightning import CurvatureCallback
+
+    module, logger = Net(make=diagonal).to(F64), Memory()
+    several = {"devices": world, "strategy": "ddp", "use_distributed_sampler": False} if world > 1 else {}
+    sampler = DistributedSampler(data(F64), shuffle=False) if world > 1 else None
+    options = {"max_epochs": 2, "logger": logger, "accumulate_grad_batches": micro_batches}
+    runs = trainer(folder, [CurvatureCallback(every=EVERY)], callback=False, **options, **several)
+    size = 32 // world // micro_batches
+    runs.fit(module, DataLoader(data(F64), size, sampler=sampler), DataLoader(data(F64), 64))
+    return weights(module).tolist(), runs.optimizers[0].report.allowed, logger.of("sharpness/value/1")
+
+
+def worker(rank, world, store, folder, results):
+    """Processes are started from outside, as by torchrun; at the end they wait for each other.
+
+    Lightning leaves a gloo group as it is: a process that has ended closes the connections of one that has not.
+    """
+    for text in OWN_WARNINGS:
+        warnings.filterwarnings("ignore", message=text.removeprefix("ignore:"))
+    torch.set_num_threads(1)
+    os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world), "RANK": str(rank)}
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    results.put([run(folder, world, micro_batches) for micro_batches in (1, 2)])
+    distributed.barrier()
+    distributed.destroy_process_group()

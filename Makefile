@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export NO_MKDOCS_2_WARNING := 1
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test test-long check format docs docs-serve clean
+.PHONY: demo test test-long check format docs docs-serve release-check clean
 
 demo: .venv/.demo
 	$(BIN)/infhess demo
@@ -52,6 +52,10 @@ docs-serve: .venv/.docs
 .venv/.docs: .venv/.dev
 	$(PIP) install -e '.[docs]'
 	@touch $@
+
+release-check: .venv/.docs
+	$(PIP) install build twine
+	$(BIN)/python tools/release_check.py
 
 clean:
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache

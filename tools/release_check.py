@@ -1,0 +1,116 @@
+"""The release checklist: build, check, install each file into a fresh environment, and run the README there.
+
+    python tools/release_check.py            # torch and the packages of the extras come from this environment
+    python tools/release_check.py --whole    # all of it from the package index: gigabytes
+
+A fresh environment has infhess from the built file alone. To save gigabytes, the packages that it depends on are seen there
+by a path file that leads to this environment's packages, which are searched after its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DIST = ROOT / "dist"
+MOST = 2_000_000  # bytes of a wheel
+
+
+def called(*command: str | Path, cwd: Path = ROOT, status: int = 0) -> str:
+    """What a command printed; another status than expected ends the check."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "INFHESS_DATA")}
+    done = subprocess.run([str(c) for c in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    if done.returncode != status:
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def built() -> list[Path]:
+    """A source distribution and a wheel, both checked by twine."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    called(sys.executable, "-m", "build", "--outdir", DIST)
+    files = sorted(DIST.iterdir())
+    called(sys.executable, "-m", "twine", "check", "--strict", *files)
+    return files
+
+
+def checked(path: Path) -> None:
+    """Small, and without results of benchmarks."""
+    if path.suffix == ".whl":
+        names = zipfile.ZipFile(path).namelist()
+        assert path.stat().st_size < MOST, f"{path.name}: {path.stat().st_size:,} bytes"
+        assert not [n for n in names if "benchmarks/" in n or n.startswith("results/")], "a wheel holds no results"
+    version = (ROOT / "src/infhess/_version.py").read_text(encoding="utf-8").split('"')[-2]
+    for text in (path.name, *(read(ROOT / name) for name in ("CHANGELOG.md", "CITATION.cff"))):
+        assert version in text, f"{version} is missing"
+
+
+def read(path: Path) -> str:
+    """A text file."""
+    return path.read_text(encoding="utf-8")
+
+
+def environment(folder: Path, file: Path, *, whole: bool) -> Path:
+    """Its Python: a fresh environment with the file installed."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    if whole:
+        called(python, "-m", "pip", "install", "--quiet", f"{file}[experiments]")
+        return python
+    called(python, "-m", "pip", "install", "--quiet", "--no-deps", file)
+    here = sysconfig.get_paths()["purelib"]
+    packages = Path(called(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip())
+    (packages / "after_its_own.pth").write_text(f"{here}\n", encoding="utf-8")
+    return python
+
+
+def runs(python: Path, folder: Path) -> None:
+    """The installed package is the one from the file, and the README does what it says."""
+    where = called(python, "-c", "import infhess; print(infhess.__file__)", cwd=folder)
+    assert str(folder.resolve()) in str(Path(where.strip()).resolve()), where
+    code = "\n".join(re.findall(r"```python\n(.*?)```", read(ROOT / "README.md"), flags=re.S))
+    called(python, "-c", code, cwd=folder)
+    called(python.with_name("infhess"), "--version", cwd=folder)
+    called(python.with_name("infhess"), "demo", cwd=folder)
+    assert (folder / "runs/demo/demo.svg").exists()
+
+
+def says_what_is_missing(python: Path, folder: Path) -> None:
+    """Without the extra, `infhess demo` names it."""
+    code = """
+import importlib.util, sys
+find, hidden = importlib.util.find_spec, ("matplotlib", "sklearn")
+sys.modules.update(dict.fromkeys(hidden))
+importlib.util.find_spec = lambda name: None if name in hidden else find(name)
+import infhess.cli
+infhess.cli.app(["demo"])
+"""
+    told = called(python, "-c", code, cwd=folder, status=2)
+    assert "pip install 'infhess[experiments]'" in " ".join(told.split()), told
+
+
+def main() -> None:
+    """One line for each step."""
+    whole = "--whole" in sys.argv
+    for file in built():
+        checked(file)
+        print(f"built and checked: {file.name}, {file.stat().st_size:,} bytes", flush=True)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            python = environment(folder / "env", file, whole=whole)
+            says_what_is_missing(python, folder)
+            runs(python, folder)
+            print(f"in a fresh environment: the README runs, `infhess demo` too ({file.name})", flush=True)
+
+
+if __name__ == "__main__":
+    main()

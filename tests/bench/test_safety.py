@@ -41,8 +41,10 @@ def test_a_run_is_lost_without_progress():
     assert lost(Row("e", "p", "m", loss=math.nan, metric=2.4))
     assert lost(Row("e", "p", "m", loss=math.inf, metric=2.4))
     assert lost(Row("e", "p", "m", loss=CHANCE, metric=2.4))
-    assert lost(Row("e", "p", "m", loss=6.0, metric=50.0))
-    assert not lost(Row("e", "p", "m", loss=CHANCE, metric=50.0))
+    assert lost(Row("e", "p", "m", loss=CHANCE, metric=50.0))
+    assert lost(Row("e", "p", "m", loss=2.4, metric=2.6))
+    assert lost(Row("e", "p", "m", loss=30.0, metric=50.0))
+    assert not lost(Row("e", "p", "m", loss=3.4, metric=9.4))
     assert lost(Row("e", "p", "m", loss=1.0, metric=0.9))
     assert not lost(Row("e", "p", "m", loss=1.0, metric=2.4))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infhess.bench import any_rate, convex_report, cost, coverage, curvature_bench, inference
+from infhess.bench import any_rate, convex_report, cost, coverage, curvature_bench, inference, safety
 from infhess.bench.convex_bench import Axes
 from infhess.experiments import page, reproduce
 from infhess.harness.rows import RowFile
@@ -32,7 +32,7 @@ def test_claims_of_the_paper(experiment):
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("curvature-coverage", coverage), ("deep-cost", cost), ("inference", inference)],
+    [("curvature-coverage", coverage), ("deep-cost", cost), ("deep-safety", safety), ("inference", inference)],
 )
 def test_summaries_of_the_bench(name, module):
     assert module.summary(RowFile(ROOT / "benchmarks" / name).rows) == committed("benchmarks", name, "summary.md")

@@ -92,8 +92,15 @@ def test_tools_that_are_not_installed_are_named_and_left_out(monkeypatch, tmp_pa
 
 def test_the_claim_is_a_table_of_its_own():
     rows = [Row(EXPERIMENT, CNN, TRUTH), Row(EXPERIMENT, CNN, "infhess.spectrum", seconds=1.25, loss=0.03)]
-    assert "| infhess.spectrum | 1.25 | 0.030 |" in equal_error.summary(rows)
+    assert "| infhess.spectrum | 1.25 | 0.0300 |" in equal_error.summary(rows)
     assert TRUTH not in equal_error.summary(rows)
+
+
+def test_a_tight_tolerance_stands_beside_lanczos_on_all_points():
+    rows = [Row(EXPERIMENT, "1e4 weights", equal_error.TIGHT, seconds=2.0, loss=0.0001)]
+    assert f"| {equal_error.TIGHT} | 2.00 | 0.0001 |" in equal_error.summary(rows)
+    titles = [job.title for job in equal_error.exact_jobs(0, None)]
+    assert titles[0] == f"1e4 weights: {equal_error.TIGHT}"
 
 
 @pytest.mark.long

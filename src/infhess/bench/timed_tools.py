@@ -51,6 +51,12 @@ def infhess_top(net: Timed, points: int, g: torch.Generator) -> Found:
     return Found(found.values, found.products, min(net.points, found.data_points))
 
 
+def infhess_tight(net: Timed, rtol: float, g: torch.Generator) -> Found:
+    """To a tolerance, from batches of a thousand points."""
+    found = spectrum(net.source(PIECE, g), TOP, rtol, generator=g)
+    return Found(found.values, found.products, min(net.points, found.data_points))
+
+
 def infhess_trace(net: Timed, batch: int, probes: int, g: torch.Generator) -> Found:
     """A fresh batch for each probe."""
     found = trace(net.source(batch, g), probes=probes, generator=g)

@@ -168,7 +168,9 @@ def curvature(
             show.not_installed(equal_error.missing())
             with on_threads(1):
                 _in_turn(equal_error.jobs(seed, folder, equal_error.QUICK if quick else equal_error.SIZES), file)
-                _in_turn([] if quick else equal_error.claim_jobs(seed, folder), file)
+                if not quick:
+                    _in_turn(equal_error.exact_jobs(seed, folder), file)
+                    _in_turn(equal_error.claim_jobs(seed, folder), file)
             return show.summarised(file.path, equal_error.summary(file.rows))
         show.not_installed(eigen_baselines.missing_tools())
         show.run(list(curvature_bench.jobs(seed, quick=quick)), file, workers)

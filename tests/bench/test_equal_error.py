@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,7 +52,11 @@ def test_a_tool_climbs_until_it_is_there(net, monkeypatch):
     assert list(dict.fromkeys(tried)) == [(256, 36), (512, 36)]
     assert (row.method, row.data_points, row.products) == ("mine: trace to 5 %", 512, 36)
     assert row.loss == pytest.approx(20 / 512)
-    assert f"**{row.seconds:.2f} (0.039)**" in equal_error.summary([row])
+    slower = replace(row, method=row.method.replace("mine", INFHESS), seconds=row.seconds + 1)
+    text = equal_error.summary([row, slower])
+    assert f"**{row.seconds:.2f} (0.039)**" in text
+    assert f"| {slower.seconds:.2f} (0.039) |" in text
+    assert "**" not in equal_error.summary([row])  # nothing to be before
 
 
 def test_each_target_has_the_first_rung_that_is_good_enough(net, monkeypatch):

@@ -232,9 +232,9 @@ def _shown(cells: dict[Any, Row], tool: str, target: str) -> str:
         return "–"
     if math.isnan(row.seconds):
         return f"not reached ({row.loss:.3f})"
-    best = min(r.seconds for (_, t), r in cells.items() if t == target and not math.isnan(r.seconds))
+    others = [r.seconds for (_, t), r in cells.items() if t == target and r is not row and not math.isnan(r.seconds)]
     text = f"{row.seconds:.2f} ({row.loss:.3f})"
-    return f"**{text}**" if row.seconds == best else text
+    return f"**{text}**" if others and row.seconds < min(others) else text
 
 
 def exact_jobs(seed: int, folder: Path) -> Iterator[Job]:

@@ -104,8 +104,8 @@ def trace(
         generator: for the random vectors.
 
     Hutch++ and XTrace as published take all products on one sample of data, whose noise they leave. With a fresh batch for each
-    six probes, and the sum over the sketch on each of these, the error was mostly about that of Hutchinson's estimate, or less, in
-    about half of the time; not in all cells: `infhess bench curvature --trace` measures it.
+    six probes, and the sum over the sketch on each of these, the error was about that of Hutchinson's estimate, or less, in
+    half of the time in most cells: `infhess bench curvature --trace` measures it.
 
     >>> import torch
     >>> estimate = trace(torch.diag(torch.tensor([3.0, 2.0, 1.0])))

@@ -1,4 +1,7 @@
-"""Convex problems that `minimize` was not developed on: named before it was ever run on them, for `bench convex --accuracy`."""
+"""Convex problems that `minimize` was not developed on: named before it was ever run on them, for `bench convex --accuracy`.
+
+But for wide-softmax: L-BFGS around a factored P, and its price, were developed on it after its first report.
+"""
 
 from __future__ import annotations
 

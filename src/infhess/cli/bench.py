@@ -50,7 +50,7 @@ def inference(
         _in_turn(comparison.jobs(seed, quick=quick), file)
         show.inference(file.rows)
         summary = write(out / "summary.md", comparison.summary(file.rows))
-        figure = comparison.figure(file.rows, out / "inference.png")
+        figure = comparison.figure(file.rows, out / "inference.svg")
         typer.echo(f"\nrows: {file.path}\nsummary: {summary}\nfigure: {figure}")
 
 
@@ -174,7 +174,7 @@ def curvature(
             return show.summarised(file.path, equal_error.summary(file.rows))
         show.not_installed(eigen_baselines.missing_tools())
         show.run(list(curvature_bench.jobs(seed, quick=quick)), file, workers)
-        curvature_bench.figure(file.rows, folder / "curvature.png")
+        curvature_bench.figure(file.rows, folder / "curvature.svg")
         return show.summarised(file.path, curvature_bench.summary(file.rows))
 
 
@@ -241,5 +241,5 @@ def _accuracy(folder: Path, seeds: list[int], quick: bool, fresh: bool) -> None:
             _in_turn(comparison.optima([name]), file)
             _in_turn(comparison.jobs(file.rows, [name], seeds), file)
     text = comparison.report(file.rows, folder, seeds)
-    run = comparison.picture(folder / "run.png", seeds[0], "digits" if quick else "mnist-3v5")
+    run = comparison.picture(folder / "run.svg", seeds[0], "digits" if quick else "mnist-3v5")
     typer.echo(f"{text}\nrows: {file.path}\none run: {run}\nreport: {folder / 'report.html'}")

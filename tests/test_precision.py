@@ -102,6 +102,7 @@ PLAIN = {
     "Spectrum.interval", "Spectrum.upper", "Rate.interval", "RateReport.as_dict", "Report.as_dict",
     "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "Checkpointed.load_state_dict",
     "SelfDriving.reset", "SelfDriving.zero_grad", "RateFree.zero_grad",
+    "BatchSource.note", "Density.as_dict", "Density.to_pandas", "Share.as_dict",
     "Density.cdf", "Density.interval", "Density.plot", "Share.interval",
     "Minimum.gap_upper", "Minimum.plot", "BatchSource.count_products",
     "Along.interval", "Estimate.interval", "Estimate.upper", "BatchSource.points_of",

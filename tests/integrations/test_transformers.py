@@ -69,12 +69,17 @@ OPTIONS = {
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_options_of_the_trainer(options, tmp_path):
-    first, plainly = (trainer(tmp_path, **given) for given in (options, {}))
-    for runs in (first, plainly):
-        runs.train()
-    assert inner(first).rate.value > 0
-    if "gradient_accumulation_steps" not in options:
-        torch.testing.assert_close(weights(first.model), weights(plainly.model), rtol=0.02, atol=2e-3)
+    for make in (infhess.RateFree, diagonal):
+        first, plainly = (trainer(tmp_path, make=make, **given) for given in (options, {}))
+        for runs in (first, plainly):
+            runs.train()
+        assert inner(first).rate.value > 0
+        if "gradient_accumulation_steps" not in options:
+            assert inner(first).rate.value == pytest.approx(inner(plainly).rate.value, rel=0.02)
+            # Directions of small gradients are rounding in bfloat16: bases made of them differ, Adam's scaling does not.
+            moved = weights(plainly.model) - weights(llama())
+            apart = float((weights(first.model) - weights(plainly.model)).norm() / moved.norm())
+            assert apart < (0.03 if make is diagonal else 0.2)
 
 
 def test_reentrant_checkpointing_is_refused_in_words(tmp_path):

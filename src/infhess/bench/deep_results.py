@@ -16,6 +16,8 @@ from infhess.experiments.page import Figure, Page
 from infhess.harness import RATE, Cells, Row, Target, at_least, at_most, markdown, missing, target_cells, write
 from infhess.problems.net_sets import SETS, net_problem, set_of
 
+# Problems that a target names.
+LISTED = 3
 LEVEL = 1.1  # a measure up to so many times another is within 10 % of it
 # Lines of the profile: how each is drawn, and whether a method is at its default or tuned.
 LINES: dict[tuple[str, bool], tuple[str, str]] = {
@@ -84,7 +86,9 @@ def _share(what: str, met: dict[str, bool], least: float) -> Iterator[Target]:
 
 
 def _listed(what: str, names: Sequence[str]) -> str:
-    return f"{what} ({'; '.join(names)})" if names else what
+    """With the first few of the names where it does not hold, so that a cell stays short."""
+    more = f"; {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"{what} ({'; '.join(names[:LISTED])}{more})" if names else what
 
 
 def summary(standings: Standings) -> Cells:

@@ -14,7 +14,7 @@ from infhess.bench.rate_free_runs import RateFreeRun
 from infhess.curvature import Hessian
 from infhess.data import digits
 from infhess.experiments import plots
-from infhess.harness import AVERAGED, RATE, Cells, Problem, Row, Run, curve, markdown, online, sgd, write
+from infhess.harness import AVERAGED, BESIDE, Cells, Problem, Row, Run, curve, markdown, online, sgd, write
 from infhess.harness.methods import adam
 from infhess.problems.convex_problems import ConvexProblem, logistic
 from infhess.problems.features import constant, signs
@@ -113,7 +113,7 @@ def of(found: Sequence[Row], problem: str) -> dict[str, list[Row]]:
     """Curves of a problem by method; the learning rate over time is left out."""
     curves: dict[str, list[Row]] = {}
     for row in found:
-        if row.problem == problem and not row.method.endswith(RATE):
+        if row.problem == problem and not row.method.endswith(BESIDE):
             curves.setdefault(row.method, []).append(row)
     return curves
 

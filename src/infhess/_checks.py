@@ -61,6 +61,16 @@ def finite(X: Tensor) -> Tensor:
     return good if bool(good.all()) else torch.isfinite(torch.linalg.vector_norm(X, ord=torch.inf, dim=0))
 
 
+def column_norms(X: Tensor) -> Tensor:
+    """The length of each column, safe against under- and overflow of the squares."""
+    norms: Tensor = torch.linalg.vector_norm(X, dim=0)
+    tiny, huge = torch.finfo(X.dtype).tiny ** 0.5, torch.finfo(X.dtype).max ** 0.5
+    if bool(((norms > tiny) & (norms < huge)).all()):
+        return norms
+    top = torch.linalg.vector_norm(X, ord=torch.inf, dim=0).clamp(min=torch.finfo(X.dtype).tiny)
+    return top * torch.linalg.vector_norm(X / top, dim=0)
+
+
 def finite_number(x: Any, name: str, *, least: float = -float("inf"), strict: bool = False) -> float:
     """A finite float not below `least` (above it where strict)."""
     if isinstance(x, bool | str) or (isinstance(x, Tensor) and x.numel() != 1):

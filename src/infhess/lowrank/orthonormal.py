@@ -54,8 +54,8 @@ def basis(parts: Sequence[Tall]) -> Basis:
     """An orthonormal basis of the span of the distinct blocks of several tall matrices."""
     columns = Tall(*{_address(b): b for part in parts for b in part.blocks}.values())
     factors = _triangles(columns, columns.dtype, MILD)
-    if factors:
-        R = _product(factors)
+    R = _product(factors) if factors else torch.zeros(0, 0)
+    if factors and _near_one(torch.linalg.vector_norm(R, dim=0), columns.dtype):
         return Basis(columns, torch.linalg.solve_triangular(R, torch.eye(len(R)).to(R), upper=True), R, columns)
     Q, R = tall_qr(columns.joined())
     return Basis(Tall(Q), torch.eye(Q.shape[1]).to(R), R, columns)
@@ -145,6 +145,12 @@ def _slabs(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Iterator[Te
         for R in triangles:
             X = torch.linalg.solve_triangular(R, X, upper=True, left=False)
         yield X
+
+
+def _near_one(lengths: Tensor, dtype: torch.dtype) -> bool:
+    """Whether coefficients of such columns are numbers of their dtype, also where their squares are asked for."""
+    least = torch.finfo(dtype).tiny ** 0.25
+    return bool(((lengths > least) & (lengths < 1 / least)).all())
 
 
 def _product(factors: Sequence[Tensor]) -> Tensor:

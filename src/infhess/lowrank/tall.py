@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from infhess._checks import small_dtype
+from infhess._checks import column_norms, small_dtype
 from infhess.lowrank.pages import room
 
 SLAB = 16384  # rows at a time: a product of so many is exact enough in single precision, and fits into the cache
+SMALL = 2.0**-90  # sums below may be of products that single precision cannot hold
 
 
 class Tall:
@@ -58,8 +59,8 @@ class Tall:
 
     def lengths(self) -> Tensor:
         """|a| of each column, in double precision."""
-        norms = [torch.linalg.vector_norm(block, dim=0) for block in self.blocks]
-        return torch.cat(norms).to(small_dtype(self.device))
+        small = small_dtype(self.device)
+        return torch.cat([column_norms(block).to(small) for block in self.blocks])
 
     def joined(self) -> Tensor:
         """The blocks in one tensor (N, m): a copy where there are several."""
@@ -72,8 +73,21 @@ def _product(A: Tensor, v: Tensor) -> Tensor:
     whole = len(v) // SLAB * SLAB if v.ndim == 2 else 0
     rest: Tensor = (A[whole:].mT @ v[whole:]).to(small)
     if not whole:
-        return rest
+        return rest if _held(rest, A.dtype) else _double_product(A, v)
     # One batched product: a loop over slabs would wake and wait for all threads at each of them.
     slabs = (x[:whole].reshape(whole // SLAB, SLAB, x.shape[1]) for x in (A, v))
-    total: Tensor = torch.bmm(next(slabs).mT, next(slabs)).to(small).sum(0)
-    return total + rest
+    total: Tensor = torch.bmm(next(slabs).mT, next(slabs)).to(small).sum(0) + rest
+    return total if _held(total, A.dtype) else _double_product(A, v)
+
+
+def _double_product(A: Tensor, v: Tensor) -> Tensor:
+    """Aᵀ @ v in double precision throughout, a slab at a time."""
+    small = small_dtype(A.device)
+    parts = zip(torch.split(A, SLAB), torch.split(v, SLAB))
+    return torch.stack([a.to(small).mT @ b.to(small) for a, b in parts]).sum(0)
+
+
+def _held(X: Tensor, dtype: torch.dtype) -> bool:
+    """Whether sums of this precision are right: none has overflowed, or is so small that its terms may have vanished."""
+    size = X.abs()
+    return dtype == X.dtype or bool(((size > SMALL) & (size < torch.inf)).all())

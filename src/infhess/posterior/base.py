@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from infhess import _draw
-from infhess._checks import as_vectors, count, rounding
+from infhess._checks import as_vectors, column_norms, count, rounding
 from infhess._precision import full_precision
 from infhess.lowrank import Eigenpairs, Operator, SingularTriplets
 from infhess.posterior.observations import Observations
@@ -78,6 +78,10 @@ class Posterior(ABC):
     @full_precision
     def variance(self, u: Any, v: Any) -> Tensor:
         """The variance of uᵀBv: a scalar for vectors u (N,), v (M,); one a column for blocks (N, k), (M, k)."""
+        return self._variance(u, v).to(self.observations.Y.dtype)
+
+    def _variance(self, u: Any, v: Any) -> Tensor:
+        """The same in double precision: a variance may be too large, or too small, for the dtype of its root."""
         N, M = self.shape
         like = self.observations.Y
         same = u is v and N == M
@@ -86,7 +90,7 @@ class Posterior(ABC):
         if u.shape[1:] != v.shape[1:]:
             raise ValueError(f"expected as many u as v, got shapes {tuple(u.shape)} and {tuple(v.shape)}")
         left = u.reshape(N, -1)
-        values = self._variances(left, left if same else v.reshape(M, -1)).clamp(min=0).to(like.dtype)
+        values = self._variances(left, left if same else v.reshape(M, -1)).clamp(min=0)
         return values[0] if u.ndim == 1 else values
 
     @full_precision
@@ -106,7 +110,7 @@ class Posterior(ABC):
     def eigh(self, k: int) -> Eigenpairs:
         """The k largest eigenvalues of the mean's symmetric part; `.std` is that of uᵀBu for each vector u."""
         pairs = self.mean.eigh(k)
-        return pairs._replace(std=self.variance(pairs.vectors, pairs.vectors).sqrt())
+        return pairs._replace(std=self._variance(pairs.vectors, pairs.vectors).sqrt().to(pairs.values))
 
     @full_precision
     def svd(self, k: int) -> SingularTriplets:
@@ -165,8 +169,8 @@ def agree(Y: Tensor, null: Tensor, data: torch.dtype) -> None:
     if not null.shape[1]:
         return
     null = null.to(Y)
-    misfit = torch.linalg.vector_norm(Y @ null, dim=0)
-    size = torch.linalg.vector_norm(Y, dim=0) @ null.abs()
+    misfit = column_norms(Y @ null)
+    size = column_norms(Y) @ null.abs()
     bad = misfit > 100 * rounding(data, len(null)) * size
     if bool(bad.any()):
         worst = null[:, int(bad.nonzero()[0])]

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from infhess._checks import rounding
+from infhess._checks import column_norms, rounding
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.lowrank import LowRank, Tall
@@ -47,7 +47,7 @@ class CurvatureShapedPosterior(Posterior):
         if self.prior.ridge is not None:
             return self.prior.ridge
         Y = self.observations.Y
-        return asymmetry(self.observations.SY, torch.linalg.vector_norm(Y, dim=0), Y.dtype)
+        return asymmetry(self.observations.SY, column_norms(Y), Y.dtype)
 
     @cached_property
     @full_precision

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from infhess._checks import as_vectors
+from infhess._checks import as_vectors, column_norms
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.lowrank import LowRank, SingularError, Tall
@@ -53,7 +53,7 @@ class IsotropicPosterior(Posterior):
     def _modes(self) -> Modes:
         modes = self.observations.modes
         if self.r == 0:
-            agree(self.observations.Y, modes.null, self.observations.Y.dtype)
+            agree(self.observations.Y, modes.null, self.observations.given)
         return modes
 
     @cached_property
@@ -111,6 +111,6 @@ class IsotropicPosterior(Posterior):
         rotation = torch.cat([modes.V, modes.null], 1)
         delta = (obs.Y - self.prior.mean * obs.S) @ rotation.to(obs.Y)
         covariance = self.prior.scale**2 * (mu + self.r)
-        quadratic = (delta.square().sum(0).to(mu) / covariance).sum()
+        quadratic = (column_norms(delta).to(mu).square() / covariance).sum()
         logdet: Tensor = N * (covariance.log().sum() + 2 * obs.norms.log().sum())
         return -(quadratic + logdet + N * m * math.log(2 * math.pi)) / 2

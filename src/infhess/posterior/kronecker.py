@@ -91,7 +91,7 @@ class KroneckerPosterior(Posterior):
         """Δ; what prior and noise both take to be known must be as they say."""
         Y = self._double(self.observations.Y)
         delta = Y - self._B0(self._S)
-        data = self.observations.Y.dtype
+        data = self.observations.given
         agree(delta, self._right.null, data)
         size = torch.linalg.vector_norm(Y, dim=0) + torch.linalg.vector_norm(delta, dim=0)
         tolerance = 100 * rounding(data, len(self)) * float(size.max())
@@ -111,6 +111,9 @@ class KroneckerPosterior(Posterior):
 
     def _gain(self, delta: Tensor) -> Tensor:
         """W U [ (UᵀΔQ) ⊘ (w gᵀ + l hᵀ) ] (N, p): the posterior mean is B0 plus this times (VSQ)ᵀ."""
+        if not bool(self._L.any()) and bool((self._left.a > 0).all()) and not self._left.null.shape[1]:
+            g = self._right.g  # exact products of every row: W drops out, and with it the rounding of its inverse
+            return delta @ (self._right.Q * torch.where(g > 0, 1 / g, 0.0))
         return times(self._W, self._left @ (self._rotate(delta) * self._inverse_weights()))
 
     def _mean(self) -> Operator:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import as_real, finite, finite_columns, rounding, same_place, small_dtype
+from infhess._checks import as_real, column_norms, finite, finite_columns, rounding, same_place, small_dtype
 from infhess.lowrank import Tall
 from infhess.lowrank.orthonormal import tall_qr
 from infhess.lowrank.pages import room
@@ -55,8 +55,15 @@ class Observations:
     grows by a row with every further observation, and is never computed again.
     """
 
-    def __init__(self, buffer: _Buffer, norms: Tensor, grams: dict[str, Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        buffer: _Buffer,
+        norms: Tensor,
+        grams: dict[str, Tensor] | None = None,
+        given: torch.dtype | None = None,
+    ) -> None:
         self.buffer, self.norms = buffer, norms
+        self.given = given or buffer.Y.dtype  # of the products as they came: half precision has rounded them
         self._grams = grams or {}
 
     def __len__(self) -> int:
@@ -124,7 +131,9 @@ class Observations:
     @classmethod
     def of(cls, S: Any, Y: Any) -> Observations:
         """The observations Y = B S; wrong shapes, dtypes, devices, zero directions and NaN are errors."""
-        S, Y = _checked(as_real(S, "S"), as_real(Y, "Y"))
+        S, Y = as_real(S, "S"), as_real(Y, "Y")
+        given = Y.dtype
+        S, Y = _checked(S, Y)
         # Copied first: norms and quotients are then of rows of memory, whatever the layout of S and Y.
         buffer = _Buffer(S.mT, Y.mT, S.shape[1])
         norms = _norms(buffer.S.mT, 0)
@@ -132,10 +141,10 @@ class Observations:
         buffer.S.div_(norms[:, None])
         buffer.Y.div_(norms[:, None])
         finite_columns(buffer.Y.mT, "Y / |s|")
-        return cls(buffer, norms.to(small_dtype(S.device)))
+        return cls(buffer, norms.to(small_dtype(S.device)), given=given)
 
     @classmethod
-    def of_units(cls, S: Tensor, Y: Tensor, norms: Tensor) -> Observations:
+    def of_units(cls, S: Tensor, Y: Tensor, norms: Tensor, given: torch.dtype | None = None) -> Observations:
         """Observations that were taken apart before, a row each: unit directions, their products, lengths."""
         if S.ndim != 2 or Y.ndim != 2 or not len(S) == len(Y) == len(norms) or S.dtype != Y.dtype:
             raise ValueError(
@@ -144,11 +153,13 @@ class Observations:
         finite_columns(S.mT, "S")
         finite_columns(Y.mT, "Y")
         # A copy of the lengths too: those of a file may be a view of it.
-        return cls(_Buffer(S, Y, len(S)), norms.to(small_dtype(S.device), copy=True))
+        return cls(_Buffer(S, Y, len(S)), norms.to(small_dtype(S.device), copy=True), given=given)
 
     def extend(self, s: Any, y: Any) -> Observations:
         """One more observation, in O(N m): a row is written, and the Gram matrices in use grow by a row and a column."""
-        s, y = _single(as_real(s, "s", self.buffer.S)), _single(as_real(y, "y", self.buffer.Y))
+        s, y = as_real(s, "s", self.buffer.S), as_real(y, "y", self.buffer.Y)
+        given = max(self.given, y.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+        s, y = _single(s), _single(y)
         (N, M), m = self.shape, len(self)
         if s.shape != (M,) or y.shape != (N,):
             raise ValueError(f"expected s ({M},) and y ({N},), got {tuple(s.shape)} and {tuple(y.shape)}")
@@ -165,7 +176,7 @@ class Observations:
         torch.div(s, norm, out=buffer.S[m])
         buffer.used = m + 1
         grams = {pair: _bordered(old, buffer, pair) for pair, old in self._grams.items()}
-        return Observations(buffer, torch.cat([self.norms, norm[None].to(self.norms)]), grams)
+        return Observations(buffer, torch.cat([self.norms, norm[None].to(self.norms)]), grams, given)
 
     def spare(self) -> Tensor:
         """The place (M,) of the next direction: one written here is not copied by `extend`."""
@@ -211,16 +222,12 @@ def _checked(S: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _norms(S: Tensor, first: int) -> Tensor:
-    """|s| of each column; safe against under- and overflow of the squares. A zero direction is an error."""
-    norms: Tensor = torch.linalg.vector_norm(S, dim=0)
-    tiny, huge = torch.finfo(S.dtype).tiny ** 0.5, torch.finfo(S.dtype).max ** 0.5
-    if not bool(((norms > tiny) & (norms < huge)).all()):
+    """|s| of each column. A zero direction is an error."""
+    norms = column_norms(S)
+    if not bool(((norms > 0) & (norms < torch.inf)).all()):
         finite_columns(S, "S")
-        top = torch.linalg.vector_norm(S, ord=torch.inf, dim=0)
-        if bool((top == 0).any()):
-            index = first + int((top == 0).nonzero()[0])
+        if bool((norms == 0).any()):
+            index = first + int((norms == 0).nonzero()[0])
             raise ValueError(f"S: direction {index} is zero, so its product says nothing; leave it out")
-        norms = top * torch.linalg.vector_norm(S / top, dim=0)
-        if not bool(torch.isfinite(norms).all()):
-            raise ValueError(f"S: a direction is too long for {S.dtype}; divide it and its product by the same number")
+        raise ValueError(f"S: a direction is too long for {S.dtype}; divide it and its product by the same number")
     return norms

@@ -16,6 +16,7 @@ from infhess._files import atomic
 from infhess.posterior.observations import Observations
 
 FORMAT = "infhess-posterior-1"
+HALF = ("float16", "bfloat16")
 DAMAGED = "expected a file that posterior.save wrote; it is damaged or of another kind"
 
 
@@ -28,6 +29,7 @@ def write(path: Any, prior: Any, observations: Observations) -> None:
     tensors |= {name: value.cpu().contiguous() for name, value in rows.items()}
     numbers = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
     metadata = {"format": FORMAT, "prior": type(prior).__name__, "numbers": json.dumps(numbers)}
+    metadata["given"] = str(observations.given).removeprefix("torch.")
     with atomic(Path(path)) as temporary:
         save_file(tensors, temporary, metadata)
 
@@ -40,7 +42,8 @@ def read(path: Any) -> tuple[str, dict[str, Any], Observations]:
     try:
         values = json.loads(metadata["numbers"])
         values |= {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("prior.")}
-        return metadata["prior"], values, Observations.of_units(tensors["S"], tensors["Y"], tensors["norms"])
+        given = getattr(torch, metadata["given"]) if metadata.get("given") in HALF else None
+        return metadata["prior"], values, Observations.of_units(tensors["S"], tensors["Y"], tensors["norms"], given)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {DAMAGED} ({error})") from error
 

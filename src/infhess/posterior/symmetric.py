@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from infhess._checks import rounding
+from infhess._checks import column_norms, rounding
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.lowrank import LowRank, Tall
@@ -37,7 +37,7 @@ class SymmetricPosterior(Posterior):
     def _modes(self) -> Modes:
         modes = self.observations.modes
         if self.prior.noise == 0:
-            agree(self.observations.Y, modes.null, self.observations.Y.dtype)
+            agree(self.observations.Y, modes.null, self.observations.given)
             self._check_symmetric()
         return modes
 
@@ -45,8 +45,8 @@ class SymmetricPosterior(Posterior):
         """Exact products of a symmetric matrix have a symmetric SᵀY."""
         obs = self.observations
         asymmetry = (obs.SY - obs.SY.mT).abs()
-        size = torch.linalg.vector_norm(obs.Y, dim=0).to(asymmetry)
-        bad = asymmetry > 100 * rounding(obs.Y.dtype, len(self)) * (size[:, None] + size)
+        size = column_norms(obs.Y).to(asymmetry)
+        bad = asymmetry > 100 * rounding(obs.given, len(self)) * (size[:, None] + size)
         if bool(bad.any()):
             i, j = bad.nonzero()[0].tolist()
             raise ContradictionError(

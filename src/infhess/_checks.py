@@ -65,10 +65,10 @@ def column_norms(X: Tensor) -> Tensor:
     """The length of each column, safe against under- and overflow of the squares."""
     norms: Tensor = torch.linalg.vector_norm(X, dim=0)
     tiny, huge = torch.finfo(X.dtype).tiny ** 0.5, torch.finfo(X.dtype).max ** 0.5
-    if bool(((norms > tiny) & (norms < huge)).all()):
-        return norms
-    top = torch.linalg.vector_norm(X, ord=torch.inf, dim=0).clamp(min=torch.finfo(X.dtype).tiny)
-    return top * torch.linalg.vector_norm(X / top, dim=0)
+    if not bool(((norms > tiny) & (norms < huge)).all()):
+        top = torch.linalg.vector_norm(X, ord=torch.inf, dim=0).clamp(min=torch.finfo(X.dtype).tiny)
+        norms = top * torch.linalg.vector_norm(X / top, dim=0)
+    return norms
 
 
 def finite_number(x: Any, name: str, *, least: float = -float("inf"), strict: bool = False) -> float:

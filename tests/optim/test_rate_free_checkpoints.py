@@ -190,3 +190,29 @@ def test_a_checkpoint_of_eval_trains_on_bit_for_bit():
     weights = flat(other).clone()
     again.train()  # what is loaded once is not put back twice
     assert torch.equal(flat(other), weights)
+
+
+@pytest.mark.parametrize("way", ["watch", "closure", "eval and train"])
+def test_the_first_pass_after_such_a_checkpoint_is_at_the_weights_that_train(way):
+    """Also where nobody calls train(), or an evaluation comes first."""
+    model = small_net()
+    opt = infhess.RateFree(model.parameters())
+    train(model, opt, 10)
+    trained = flat(model).clone()
+    opt.eval()
+    saved = copy.deepcopy((model.state_dict(), opt.state_dict()))
+    model.load_state_dict(saved[0])
+    again = infhess.RateFree(model.parameters())
+    again.load_state_dict(saved[1])
+    assert not torch.equal(flat(model), trained)
+    seen = []
+    if way == "watch":
+        with again.watch():
+            seen.append(flat(model).clone())
+    elif way == "closure":
+        again.step(lambda: seen.append(flat(model).clone()))
+    else:
+        again.eval()
+        again.train()
+        seen.append(flat(model))
+    assert torch.equal(seen[0], trained)

@@ -1,5 +1,5 @@
 """Accelerate: the optimizer itself out of what `prepare` gives."""
 
-from infhess.integrations.events import unwrap as unwrap
+from infhess.integrations.training_run import unwrap as unwrap
 
 __all__ = ["unwrap"]

@@ -6,11 +6,15 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torchmetrics import Metric
+
+from infhess.integrations.sharpness import sharpness
+from infhess.integrations.training_run import Row, Run
 
 COUNTS = ("_update_count", "_computed", "_forward_cache")  # what torchmetrics keeps beside a metric's state
 LOGS = ("log", "log_dict")
@@ -39,3 +43,18 @@ def silent(module: LightningModule) -> Iterator[None]:
         vars(module).update(kept)
         for metric, before in zip(metrics, counted):
             vars(metric).update(before)
+
+
+def run_of(trainer: Trainer, module: LightningModule, every: int, k: int, validation: bool) -> Run:
+    """A run of `fit`; sharpness is of the first validation set, or of the training set."""
+
+    def loss(batch: Any) -> Tensor:
+        return loss_of(trainer, module, trainer.strategy.batch_to_device(batch))
+
+    def sharp() -> Row:
+        loaders: Any = trainer.val_dataloaders if validation else trainer.train_dataloader
+        loader = loaders[0] if isinstance(loaders, list | tuple) else loaders
+        return sharpness(loss, module.parameters(), loader, loader.batch_size, k, step=trainer.global_step)
+
+    again, kept = partial(silent, module), lambda batch: loss_of(trainer, module, *batch)
+    return Run(lambda: trainer.optimizers, model=module, loss=kept, again=again, sharpness=sharp, every=every)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from infhess.curvature import Hessian
-from infhess.integrations.events import Row, prefixed
+from infhess.integrations.training_run import Row, prefixed
 from infhess.spectra import Spectrum, spectrum
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from skorch.callbacks import Callback
 
-from infhess.optim import RateFree
+from infhess.integrations.training_run import Run, used_rates
 
 
 class CurvatureCallback(Callback):  # type: ignore[misc]
@@ -23,22 +23,19 @@ class CurvatureCallback(Callback):  # type: ignore[misc]
 
     def on_batch_begin(self, net: Any, batch: Any = None, training: bool | None = None, **kwargs: Any) -> None:
         """The weights that train for a batch of training, the averaged ones for any other."""
-        for opt in _averaging(net):
-            opt.train() if training else opt.eval()
+        _run(net).train() if training else _run(net).eval()
 
     def on_epoch_end(self, net: Any, **kwargs: Any) -> None:
         """The learning rate with its uncertainty."""
-        for opt in _averaging(net):
-            opt.eval()
-            net.history.record("learning_rate", opt.rate.value * float(opt.param_groups[0]["lr"]))
+        _run(net).eval()
+        for opt in _run(net).averaging:
+            net.history.record("learning_rate", used_rates(opt)[0])
             net.history.record("learning_rate_std", opt.rate.std)
 
     def on_train_end(self, net: Any, **kwargs: Any) -> None:
         """Predictions are those of the averaged weights."""
-        for opt in _averaging(net):
-            opt.eval()
+        _run(net).eval()
 
 
-def _averaging(net: Any) -> list[RateFree]:
-    found = (getattr(net, f"{name}_") for name in net._optimizers)
-    return [opt for opt in found if isinstance(opt, RateFree)]
+def _run(net: Any) -> Run:
+    return Run(lambda: (getattr(net, f"{name}_") for name in net._optimizers))

@@ -8,8 +8,8 @@ from typing import Any
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
 
-from infhess.integrations.events import Row, Rows, Watching, averaging, ours, used_rates
 from infhess.integrations.sharpness import sharpness
+from infhess.integrations.training_run import Row, Run, used_rates
 
 REMEDY = "pass TrainingArguments(lr_scheduler_type='constant')"
 
@@ -38,63 +38,48 @@ class CurvatureCallback(TrainerCallback):
 
     def __init__(self, *, every: int = 0, k: int = 1) -> None:
         self.every, self.k = every, k
-        self._watching, self._rows, self._row = Watching(), Rows(), Row()
+        self._run, self._row = Run(list), Row()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """A schedule that ends below where it began is said."""
-        self._watching, self._rows, self._row = Watching(), Rows(), Row()
-        if not ours([given["optimizer"]]):
-            raise TypeError(
-                "CurvatureCallback: expected a RateFree or Preconditioned optimizer, got "
-                f"{type(given['optimizer']).__name__}; pass Trainer(optimizers=(infhess.RateFree(model.parameters()), None))"
-            )
-        scheduler = given["lr_scheduler"]
-        if isinstance(scheduler, LambdaLR) and (last := scheduler.lr_lambdas[0](state.max_steps)) < 1:
-            warnings.warn(
-                f"the learning-rate schedule goes down to {last:.2g} of where it begins, on top of what curvature says and "
-                f"of averaged weights: that costs accuracy; {REMEDY}",
-                stacklevel=2,
-            )
+        """A new run."""
+        model, loader, size = given["model"], given["train_dataloader"], args.per_device_train_batch_size
+        loss = lambda batch: model(**{name: x.to(model.device) for name, x in batch.items()}).loss  # noqa: E731
+        sharp = lambda: sharpness(loss, model.parameters(), loader, size, self.k, step=state.global_step)  # noqa: E731
+        self._run, self._row = Run(lambda: [given["optimizer"]], sharpness=sharp, every=self.every), Row()
+        check(self._run, given["optimizer"], given["lr_scheduler"], state.max_steps)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_begin(self, *event: Any, **given: Any) -> None:
         """The weights that train, and the first micro-batch of a step."""
-        for opt in averaging([given["optimizer"]]):
-            opt.train()
-        self._watching.begin([given["optimizer"]])
+        self._run.train()
+        self._run.watch()
 
-    def on_substep_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_substep_end(self, *event: Any, **given: Any) -> None:
         """One micro-batch is done, the next begins."""
-        self._watching.end()
-        self._watching.begin([given["optimizer"]])
+        self._run.watched()
+        self._run.watch()
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_pre_optimizer_step(self, *event: Any, **given: Any) -> None:
         """All gradients are there, clipped."""
-        self._watching.end()
+        self._run.watched()
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Rows for the next log, before the scheduler goes on."""
-        self._row |= self._rows.new([given["optimizer"]])
-        for opt in averaging([given["optimizer"]]):
+    def on_optimizer_step(self, *event: Any, **given: Any) -> None:
+        """The learning rate of this step, before the scheduler goes on."""
+        for opt in self._run.averaging:
             self._row["learning_rate"] = used_rates(opt)[0]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Sharpness; the averaged weights for a checkpoint and where training ends."""
-        if self.every and state.global_step % self.every == 0:
-            self._row |= self._sharpness(args.per_device_train_batch_size, state.global_step, **given)
+        """Rows for the next log; the averaged weights for a checkpoint, and where training ends."""
+        self._row |= self._run.stepped(state.global_step)
         if control.should_save or control.should_training_stop:
-            _eval(given)
+            self._run.eval()
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """The averaged weights for a checkpoint of the epoch."""
-        self._watching.drop()
-        if control.should_save or control.should_training_stop:
-            _eval(given)
+    on_epoch_end = on_step_end
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: Any, *event: Any, **given: Any) -> None:
         """The averaged weights stay; where Trainer has put the best ones in, these."""
-        self._watching.drop()
+        self._run.drop()
         if not args.load_best_model_at_end:
-            _eval(given)
+            self._run.eval()
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """What is new, beside the training loss."""
@@ -103,13 +88,17 @@ class CurvatureCallback(TrainerCallback):
             state.log_history[-1].update(self._row)
             self._row = Row()
 
-    def _sharpness(self, size: int, step: int, *, model: Any, train_dataloader: Any, **given: Any) -> Row:
-        def loss(batch: Any) -> Any:
-            return model(**{name: value.to(model.device) for name, value in batch.items()}).loss
 
-        return sharpness(loss, model.parameters(), train_dataloader, size, self.k, step=step)
-
-
-def _eval(given: dict[str, Any]) -> None:
-    for opt in averaging([given["optimizer"]]):
-        opt.eval()
+def check(run: Run, optimizer: Any, scheduler: Any, steps: int) -> None:
+    """Refuse other optimizers; say where a schedule ends below where it began."""
+    if not run.ours:
+        raise TypeError(
+            f"CurvatureCallback: expected a RateFree or Preconditioned optimizer, got {type(optimizer).__name__}; "
+            "pass Trainer(optimizers=(infhess.RateFree(model.parameters()), None))"
+        )
+    if isinstance(scheduler, LambdaLR) and (last := scheduler.lr_lambdas[0](steps)) < 1:
+        warnings.warn(
+            f"the learning-rate schedule goes down to {last:.2g} of where it begins, on top of what curvature says and "
+            f"of averaged weights: that costs accuracy; {REMEDY}",
+            stacklevel=3,
+        )

@@ -166,7 +166,7 @@ class RateFree(Probing):
             points: the batch size. By default it is the leading dimension of what the model's parameters are applied to.
 
         """
-        self._outside("watch")
+        self._to_train("watch")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.watch")
         known = None if points is None else count(points, "points")
         with self._training_pass() as done:
@@ -193,6 +193,7 @@ class RateFree(Probing):
         self._outside("step")
         loss = None
         if closure is not None:
+            self._to_train("step")
             random_state = torch.get_rng_state() if self._probes else None
             with torch.enable_grad():
                 loss = self._run(closure)

@@ -122,6 +122,7 @@ class Averaging(Checkpointed):
     def eval(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> None:
         """The averaged weights stand in the model from here on, until `train()`; as `schedulefree` has it."""
         if not self._inside:
+            self.train()  # after a checkpoint that was saved in eval(): what comes back are the weights that train
             self._restore = self._put_averaged(loss, batches)
             self._inside = True
 
@@ -205,6 +206,12 @@ class Averaging(Checkpointed):
         if self._inside:
             way = "leave averaged()" if self._restore is None else "call train()"
             raise RuntimeError(f"{type(self).__name__}.{name}: the averaged weights stand in the model; {way} first")
+
+    def _to_train(self, name: str) -> None:
+        """A training pass begins: after a checkpoint that was saved in `eval()`, at the weights that train."""
+        self._outside(name)
+        if self._saved_averaged:
+            self.resume()
 
     # ---- checkpoints
 

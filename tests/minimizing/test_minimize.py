@@ -31,7 +31,7 @@ def test_the_gap_is_reached_and_known(name, size):
 
 
 @needs_data
-@pytest.mark.parametrize("size", [32, 256])
+@pytest.mark.parametrize("size", [pytest.param(32, marks=pytest.mark.long), 256])
 @pytest.mark.parametrize("name", ["sarcos-map", "sarcos-nat", "mnist-3v5", "digits", "breast-cancer"])
 def test_the_problems_of_the_bench_to_eight_digits(name, size):
     problem = convex_problem(name)

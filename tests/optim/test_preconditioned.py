@@ -159,12 +159,12 @@ def test_due_when_curvature_has_left_what_was_predicted(momentum, factor, expect
     opt.update(loss, stream)
     assert not opt.due
     opt.param_groups[0]["lr"] = min(1.0, 1.5 / factor)
-    scale[0], seen = factor, []
+    scale[0], due = factor, False
     for i in range(length):
         stepped(opt, loss, next(stream))
-        if i % 25 == 0:
-            seen.append(opt.due)
-    assert any(seen) is expected, sum(seen)
+        if i % 25 == 0 and (due := opt.due):
+            break
+    assert due is expected, i
     opt.update(loss, stream)
     assert not opt.due
 

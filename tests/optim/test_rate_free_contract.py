@@ -10,7 +10,6 @@ from torch import nn
 
 import infhess
 from rate_free_cases import F64, data, flat, loss_of, small_net, train
-from util import in_two_processes
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_named():
@@ -256,30 +255,3 @@ def test_a_gradient_that_is_zero_moves_nothing_also_without_eps():
         opt.step()
     assert float(w.detach()[3]) == 1.0
     assert bool((w.detach()[:3] < 1).all())
-
-
-def replica(rank, path, results):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-    model = small_net()
-    opt, loss, (x, y) = infhess.RateFree(model.parameters()), loss_of(model), data()
-    stream = torch.Generator().manual_seed(3)
-    for _ in range(30):
-        part = torch.randint(len(x), (16,), generator=stream)
-        mine = part[8 * rank : 8 * rank + 8]
-        opt.zero_grad()
-        loss((x[mine], y[mine])).backward()
-        for p in model.parameters():
-            torch.distributed.all_reduce(p.grad)
-            p.grad /= 2
-        opt.observe(loss, (x[mine], y[mine]))
-        opt.step()
-    results.put((float(opt.rate), float(flat(model).sum()), opt._rate_state.points))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
-def test_replicas_agree_upon_the_rate(tmp_path):
-    found = in_two_processes(replica, tmp_path / "store")
-    assert found[0] == found[1]
-    assert found[0][2] == 16

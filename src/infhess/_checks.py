@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LARGEST = 1e153  # its square is still a double
+
 
 def as_real(x: Any, name: str, like: Tensor | None = None) -> Tensor:
     """A detached float tensor from a tensor, a NumPy array or nested lists of floats."""
@@ -19,6 +21,8 @@ def as_real(x: Any, name: str, like: Tensor | None = None) -> Tensor:
             raise TypeError(f"{name}: expected a tensor or an array of floats, got {type(x).__name__}") from error
         if like is not None and x.is_floating_point():
             x = x.to(like)
+    if x.layout != torch.strided:
+        raise TypeError(f"{name}: expected a dense tensor, got layout {x.layout}; convert it with .to_dense()")
     if not x.is_floating_point():
         remedy = "take its real and imaginary part apart" if x.is_complex() else "convert it with .to(torch.float64)"
         raise TypeError(f"{name}: expected a real floating-point dtype, got {x.dtype}; {remedy}")
@@ -77,7 +81,9 @@ def finite_number(x: Any, name: str, *, least: float = -float("inf"), strict: bo
         raise TypeError(f"{name}: expected one number, got {x!r}")
     try:
         value = float(x.detach() if isinstance(x, Tensor) else x)
-    except (TypeError, ValueError) as error:
+    except OverflowError:
+        value = float("inf")
+    except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name}: expected one number, got {type(x).__name__}") from error
     if not -float("inf") < value < float("inf"):
         raise ValueError(f"{name}: expected a finite number, got {value}")

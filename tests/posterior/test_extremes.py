@@ -49,3 +49,45 @@ def test_exact_products_are_met_whatever_the_left_factor():
     S, Y = randn(4, 2), randn(N, 2, seed=1)
     posterior = condition(Kronecker(0.3, rotation @ W @ rotation.mT, 1.0), S, Y)
     close(posterior.mean @ S, Y, 1e-13)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e30])
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (6, 6)])
+def test_singular_values_and_eigenvalues_by_products_have_no_unit(shape, unit):
+    """A rectangular mean, and a diagonal plus low rank, are decomposed by products alone: squares of them are taken."""
+    S, Y = randn(shape[1], 3).float(), randn(shape[0], 3, seed=1).float()
+    mean = torch.linspace(0.5, 1.0, 6, dtype=F64) if shape == (6, 6) else 0.5
+    plain = condition(Kronecker(mean, 1.3, noise_left=0.3), S.double(), Y.double())
+    scaled = condition(Kronecker(mean * unit, 1.3 * unit, noise_left=0.3 * unit), S, (Y.double() * unit).float())
+    close(scaled.svd(3).values.double() / unit, plain.svd(3).values, 1e-5)
+    if shape == (6, 6):
+        close(scaled.eigh(3).values.double() / unit, plain.eigh(3).values, 1e-5)
+
+
+def test_a_draw_along_vectors_of_any_length():
+    posterior = condition(Symmetric(noise=0.3), randn(N, 2), randn(N, 2, seed=1))
+    V = randn(N, 2, seed=2)
+    draws = [posterior.sample(V * unit, torch.Generator().manual_seed(0)) / unit for unit in (1.0, 1e-200, 1e200)]
+    close(draws[1], draws[0], 1e-12)
+    close(draws[2], draws[0], 1e-12)
+
+
+S, Y = randn(N, 2), randn(N, 2, seed=1)
+BAD = {
+    "sparse": (lambda: condition(Isotropic(), S.to_sparse(), Y), TypeError, "dense tensor.*to_dense"),
+    "sparse factor": (lambda: Kronecker(left=torch.eye(N).to_sparse()), TypeError, "left: expected a dense tensor"),
+    "integer beyond floats": (lambda: Isotropic(10**400), ValueError, "mean: expected a finite number"),
+    "scale": (lambda: Isotropic(scale=1e200), ValueError, "scale: expected a number from"),
+    "ratio": (lambda: Symmetric(scale=1e-100, noise=1e100), ValueError, "noise / scale: expected a number from"),
+    "factor": (lambda: Kronecker(left=1e-200), ValueError, "left: expected a number from"),
+    "product": (lambda: condition(Isotropic(), S, 1e200 * Y), ValueError, "shorter than.*change the unit"),
+    "one number": (lambda: condition(Isotropic(), S[:1], 1e200 * Y[:1]), ValueError, "shorter than.*change the unit"),
+    "next product": (lambda: condition(Isotropic(), S, Y).extend(S[:, 0], 1e200 * Y[:, 0]), ValueError, "shorter than"),
+    "draw": (lambda: condition(Isotropic(), S, Y).sample(S * torch.nan), ValueError, "V: expected finite vectors"),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "message"), BAD.values(), ids=BAD)
+def test_what_no_double_can_hold_is_said(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

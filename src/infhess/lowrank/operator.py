@@ -89,20 +89,31 @@ class Operator(ABC):
     @full_precision
     def eigh(self, k: int) -> Eigenpairs:
         """The k largest eigenvalues of the symmetric part (A + Aᵀ)/2, descending, and their vectors."""
-        k, transposed = self._square_and(k, "eigh"), self.T
+        k, transposed, start = self._square_and(k, "eigh"), self.T, self._start(k)
+        size = self._size(start)
 
         def symmetric(V: Tensor) -> Tensor:
-            return (self._product(V) + transposed._product(V)) / 2
+            return (self._product(V) + transposed._product(V)) / (2 * size)
 
-        return Eigenpairs(*block_krylov(symmetric, self._start(k), k))
+        values, vectors = block_krylov(symmetric, start, k)
+        return Eigenpairs(values * size, vectors)
 
     @full_precision
     def svd(self, k: int) -> SingularTriplets:
         """The k largest singular values, descending, with left and right vectors."""
-        k, transposed = count(k, "k", min(self.shape)), self.T
-        _, V = block_krylov(lambda V: transposed._product(self._product(V)), self._start(k), k)
+        k, transposed, start = count(k, "k", min(self.shape)), self.T, self._start(k)
+        size = self._size(start)
+
+        def square(V: Tensor) -> Tensor:
+            return transposed._product(self._product(V) / size) / size
+
+        _, V = block_krylov(square, start, k)
         U, values, zt = tall_svd(self._product(V))
         return SingularTriplets(values, U, V @ zt.mT)
+
+    def _size(self, start: Tensor) -> float:
+        """A unit for A in which squares neither under- nor overflow."""
+        return float(self._product(start).abs().max()) or 1.0
 
     def _start(self, k: int) -> Tensor:
         # Its own seed: the answer must not depend on, or move, a global random state.

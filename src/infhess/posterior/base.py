@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from infhess import _draw
-from infhess._checks import as_vectors, column_norms, count, rounding
+from infhess._checks import as_vectors, column_norms, count, finite, rounding
 from infhess._precision import full_precision
 from infhess.lowrank import Eigenpairs, Operator, SingularTriplets
 from infhess.posterior.observations import Observations
@@ -98,7 +98,10 @@ class Posterior(ABC):
         """A draw of B @ V for a thin V (M, k) or a vector (M,): no N×N array."""
         M = self.shape[1]
         V = as_vectors(V, "V", M, self.observations.Y)
-        draw = self._sample(V.reshape(M, -1), generator)
+        if not bool(finite(V).all()):
+            raise ValueError("V: expected finite vectors, got NaN or infinity")
+        size = float(V.abs().max()) if V.any() else 1.0  # squares of V are asked for
+        draw = self._sample(V.reshape(M, -1) / size, generator) * size
         return draw[:, 0] if V.ndim == 1 else draw
 
     @full_precision

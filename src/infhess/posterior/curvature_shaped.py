@@ -65,7 +65,7 @@ class CurvatureShapedPosterior(Posterior):
         modes = self.observations.modes
         values, w = torch.linalg.eigh((modes.V.mT @ (T + T.mT) @ modes.V) / 2 / modes.sigma[:, None] / modes.sigma)
         product = Tall(self.observations.Y) @ (modes.V @ (w[:, 0] / modes.sigma))
-        residual = torch.linalg.vector_norm(modes.split(product)[1])
+        residual = column_norms(modes.split(product)[1])
         return max(0.0, -float(values[0]) + float(residual) / 2)
 
     @cached_property
@@ -87,7 +87,7 @@ class CurvatureShapedPosterior(Posterior):
         diagonal = self._T.diagonal().abs()
         scale = diagonal.clamp(min=float(diagonal.max()) * torch.finfo(diagonal.dtype).eps + 1e-300).sqrt()
         values, Z = torch.linalg.eigh(self._T / scale[:, None] / scale)
-        keep = values > rounding(self.observations.S.dtype, len(self)) * values.abs().max()
+        keep = values > rounding(self.observations.S.dtype, len(self)) * values.abs().max().clamp(min=1.0)
         return values[keep] + (self.noise or 0.0), Z[:, keep] / scale[:, None]
 
     @cached_property

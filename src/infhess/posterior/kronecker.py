@@ -122,7 +122,8 @@ class KroneckerPosterior(Posterior):
         if self.prior.mean.ndim == 2:
             return Dense((self._double(self.prior.mean) + left @ right.mT).to(like))
         d = self.prior.mean if self.prior.mean.ndim == 0 else self.prior.mean.to(like)
-        return LowRank(d, left.to(like), None, right.to(like))
+        unit = torch.linalg.vector_norm(right, dim=0).clamp(min=torch.finfo(right.dtype).tiny)
+        return LowRank(d, (left * unit).to(like), None, (right / unit).to(like))  # each in the range of their dtype
 
     def _variances(self, u: Tensor, v: Tensor) -> Tensor:
         """(uᵀWu)(vᵀVv) − Σ_ij (UᵀWu)ᵢ² (QᵀSᵀVv)ⱼ² / (w gᵀ + l hᵀ)_ij."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import as_real, column_norms, finite, finite_columns, rounding, same_place, small_dtype
+from infhess._checks import LARGEST, as_real, column_norms, finite, finite_columns, rounding, same_place, small_dtype
 from infhess.lowrank import Tall
 from infhess.lowrank.orthonormal import tall_qr
 from infhess.lowrank.pages import room
@@ -140,7 +140,7 @@ class Observations:
         finite_columns(buffer.Y.mT, "Y")
         buffer.S.div_(norms[:, None])
         buffer.Y.div_(norms[:, None])
-        finite_columns(buffer.Y.mT, "Y / |s|")
+        _check_size(buffer.Y.mT)
         return cls(buffer, norms.to(small_dtype(S.device)), given=given)
 
     @classmethod
@@ -169,10 +169,12 @@ class Observations:
             y = y.clone()  # a product that is its own argument: the division of one must not reach the other
         norm, buffer = _norms(s[:, None], m)[0], self._room()
         torch.div(y, norm, out=buffer.Y[m])
-        if not bool(finite(buffer.Y[m])):
-            raise ValueError(
-                f"y of step {m} holds NaN or infinity, for a direction of unit length; leave it out or mend it"
-            )
+        if not bool(torch.linalg.vector_norm(buffer.Y[m]) < LARGEST):
+            if not bool(finite(buffer.Y[m])):
+                raise ValueError(
+                    f"y of step {m} holds NaN or infinity, for a direction of unit length; leave it out or mend it"
+                )
+            _check_size(buffer.Y[m][:, None])
         torch.div(s, norm, out=buffer.S[m])
         buffer.used = m + 1
         grams = {pair: _bordered(old, buffer, pair) for pair, old in self._grams.items()}
@@ -201,6 +203,15 @@ def _bordered(A: Tensor, buffer: _Buffer, pair: str) -> Tensor:
     if not bool(torch.isfinite(out).all()):
         raise ValueError(f"products of {left.dtype} vectors overflow; divide the matrix by a number, or use float64")
     return out
+
+
+def _check_size(Y: Tensor) -> None:
+    """Products of unit directions are finite, and so are their squares in double precision."""
+    if bool((torch.linalg.vector_norm(Y, dim=0) < LARGEST).all()):
+        return
+    finite_columns(Y, "Y / |s|")
+    if Y.dtype == torch.float64:
+        raise ValueError(f"Y / |s|: expected columns shorter than {LARGEST:g}, got a longer one; change the unit of B")
 
 
 def _single(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from infhess._checks import as_real, finite_number, small_dtype
+from infhess._checks import LARGEST, as_real, finite_number, small_dtype
 from infhess._precision import full_precision
 from infhess.posterior.base import Posterior
 from infhess.posterior.curvature_shaped import CurvatureShapedPosterior
@@ -43,6 +43,9 @@ class Isotropic:
         _set(self, mean=finite_number(self.mean, "mean"))
         _set(self, scale=finite_number(self.scale, "scale", least=0.0, strict=True))
         _set(self, noise=finite_number(self.noise, "noise", least=0.0))
+        for name, value in (("mean", abs(self.mean)), ("scale", self.scale), ("noise", self.noise)):
+            _in_range(name, value)
+        _in_range("noise / scale", self.noise / self.scale)
 
     @full_precision
     def given(self, observations: Observations) -> Posterior:
@@ -179,6 +182,14 @@ def checked_prior(prior: Any) -> Prior:
     return prior
 
 
+def _in_range(name: str, value: float) -> None:
+    """The square of a positive number is a double."""
+    if value and not 1 / LARGEST <= value <= LARGEST:
+        raise ValueError(
+            f"{name}: expected a number from {1 / LARGEST:g} to {LARGEST:g}, got {value:g}; change the unit"
+        )
+
+
 def _set(prior: Any, **values: Any) -> None:
     for name, value in values.items():
         object.__setattr__(prior, name, value)
@@ -200,6 +211,7 @@ def _factor(x: Any, name: str) -> Tensor:
         raise ValueError(f"{name}: expected a float, a vector or a matrix, got shape {tuple(factor.shape)}")
     if not bool(torch.isfinite(factor).all()):
         raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
+    _in_range(name, float(factor.abs().max()))
     return factor.clone()
 
 

@@ -1,7 +1,7 @@
 """Hooks of the documentation site.
 
-What a page links to outside of `docs/` becomes a part of the site, every SVG has a dark twin, the gallery is run, and ```math
-becomes MathML, so that nothing has to be loaded from elsewhere.
+What a page links to outside of `docs/` becomes a part of the site, every SVG has a dark twin, the gallery is run, and formulas
+(```math, and $...$ in a line, as on GitHub) become MathML, so that nothing has to be loaded from elsewhere.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import gallery
 
 ROOT = Path(__file__).parent.parent
 MATH = re.compile(r"^```math\n(.*?)\n```\n", flags=re.S | re.M)
+# A dollar inside of code is a dollar.
+INLINE = re.compile(r"(?P<code>^```.*?^```|`[^`\n]+`)|\$(?P<tex>[^\s$](?:[^$\n`]*[^\s$])?)\$", flags=re.S | re.M)
 FIGURE = re.compile(r"!\[([^\]]*)\]\(([^)#\s]+)\.svg\)")
 # Colours of figures (infhess.experiments.plots), and those for a dark page.
 DARK = {
@@ -114,7 +116,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         anchor = line_of(path, match[2][1:]) if is_code(path) and len(match[2] or "") > 1 else ""
         return f"]({posixpath.relpath(place(path), posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
 
-    return MATH.sub(formula, FIGURE.sub(twins, LINK.sub(led, markdown)))
+    return INLINE.sub(inline, MATH.sub(formula, FIGURE.sub(twins, LINK.sub(led, markdown))))
 
 
 def twins(match: re.Match[str]) -> str:
@@ -127,3 +129,8 @@ def twins(match: re.Match[str]) -> str:
 def formula(match: re.Match[str]) -> str:
     """A block ```math as MathML, which browsers draw by themselves."""
     return f'<div class="formula">{convert(match[1], display="block")}</div>\n'
+
+
+def inline(match: re.Match[str]) -> str:
+    """$...$ as MathML; code stays as it is."""
+    return match["code"] or convert(match["tex"], display="inline")

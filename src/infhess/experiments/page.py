@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # Colours of figures as drawn, and the names under which the page has one for light and one for dark.
 THEMED = {plots.INK: "ink", plots.BLUE: "blue", plots.ORANGE: "orange", plots.GREY: "grey", plots.GREEN: "green"}
 THEMED |= {plots.PURPLE: "purple"}
+LEGIBLE = 1.1  # pixels for a point: text of 9 points is 10 pixels high or more
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 CLASSES = {HOLDS: "holds", IN_PART: "in-part", FAILS: "fails"}
 
@@ -104,9 +106,11 @@ def templates(*, escape: bool) -> Environment:
 
 
 def drawn(figure: Figure) -> str:
-    """As SVG in the page's own colours."""
+    """As SVG in the page's own colours; on a phone it scrolls rather than shrink until nobody can read it."""
     svg = figure.path.read_text(encoding="utf-8")
-    svg = svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(figure.caption)}" ', 1)
+    size = re.search(r'<svg [^>]*?width="([\d.]+)pt"', svg)
+    width = f'style="min-width: {LEGIBLE * float(size[1]):.0f}px" ' if size else ""
+    svg = svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(figure.caption)}" {width}', 1)
     for colour, name in THEMED.items():
         svg = svg.replace(colour, f"var(--{name})")
     return svg.replace("fill: #ffffff", "fill: none")

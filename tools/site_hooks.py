@@ -133,4 +133,4 @@ def formula(match: re.Match[str]) -> str:
 
 def inline(match: re.Match[str]) -> str:
     """$...$ as MathML; code stays as it is."""
-    return match["code"] or convert(match["tex"], display="inline")
+    return match["code"] or f"<span>{convert(match['tex'], display='inline')}</span>"  # a line may begin with it

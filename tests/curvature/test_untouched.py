@@ -108,3 +108,20 @@ def test_batches_that_share_statistics_are_not_cut():
 
     spectrum(Hessian(loss, net.parameters(), loader(data, 64)), 2)
     assert set(sizes[1:]) == {64}
+
+
+@pytest.mark.parametrize("norm", [nn.Identity(), nn.BatchNorm1d(6), nn.BatchNorm1d(6).eval(), nn.Dropout(0.5)])
+def test_modules_are_left_out_of_sight_only_where_they_leave_nothing_behind(norm):
+    net = nn.Sequential(nn.Linear(8, 6), copy.deepcopy(norm), nn.Linear(6, 2)).double()
+    x, y = torch.randn(64, 8, dtype=F64), torch.arange(64) % 2
+    before, seen, criterion = copy.deepcopy(net.state_dict()), [], nn.CrossEntropyLoss()
+
+    def loss(b):
+        seen.append(bool(torch.nn.modules.module._global_forward_pre_hooks))
+        return criterion(net(b[0]), b[1])
+
+    spectrum(Hessian(loss, net.parameters(), [(a, b) for a, b in zip(x.split(2), y.split(2))]), 1, points=16)
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+    assert seen[0]
+    assert all(seen) == (not isinstance(norm, nn.Identity))
+    assert seen.count(True) >= len(seen) // 32  # now and then somebody looks again

@@ -51,11 +51,10 @@ def test_deviations_are_multiplied_with_later_directions(on_disk):
     deviations, kept = Deviations(Room(4, torch.bfloat16, on_disk)), randn(3, CHUNKS, 50)
     for d in kept:
         deviations.append(d)
-    q = randn(50, seed=5)
-    found = deviations.along(q, 2)
+    Q = randn(2, 50, seed=5)
     assert len(deviations) == 3
-    close(found, torch.stack([d @ q for d in kept[:2]], 1), 0.02)
-    assert deviations.along(q, 0).shape == (CHUNKS, 0)
+    for i, d in enumerate(kept):
+        close(deviations.along(i, Q), d @ Q.mT, 0.02)
     assert deviations.bytes == (0 if on_disk else 3 * CHUNKS * 50 * 2)
     deviations.close()
 

@@ -13,16 +13,18 @@ from infhess._checks import as_vectors, count, generator_on
 from infhess._distributed import all_reduce_sum, mean_over_processes, rank, world_size
 from infhess._precision import full_precision
 from infhess.curvature.batches import Batch, Stream, size_of
-from infhess.curvature.draws import Draw
+from infhess.curvature.draws import Draw, Sums
 from infhess.curvature.flat import Flat, Params
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
 from infhess.curvature.pooled import PooledLocal, failed_somewhere
 from infhess.curvature.reading import FreshData
 from infhess.curvature.slices import slice_gradients
 from infhess.curvature.source import Source
-from infhess.curvature.untouched import Watch
+from infhess.curvature.untouched import Watch, twice_differentiable
 
 Loss = Callable[..., Tensor]
+# Looking at modules takes as long as a small net's forward pass: one batch that left nothing behind stands for so many more.
+UNSEEN = 31
 
 
 class Question(NamedTuple):
@@ -66,6 +68,7 @@ class BatchSource(Source):
         self._generator = generator or torch.Generator().manual_seed(0)
         self.watch = Watch()  # what was seen of the loss so far
         self.product_points = 0  # data points that products were taken with, each time counted anew
+        self._plain = 0  # batches to come for which nobody looks whether they leave anything behind
 
     @abstractmethod
     def at(self, batch: Batch, seed: int) -> Local:
@@ -176,6 +179,7 @@ class BatchSource(Source):
     def _count(self, local: Local, products: int) -> None:
         self.count_products(products, local.points)
         self.note(local.watch)
+        self._plain = UNSEEN if local.plain else self._plain
 
     def note(self, seen: Watch) -> None:
         """What was seen of the loss once holds from then on."""
@@ -212,23 +216,15 @@ class BatchSource(Source):
         reading = FreshData(
             self.stream, self.draw, self.points_of, points, batches, world_size() if self._in_several else 1
         )
-        sums = [self.like.new_zeros(chunks, 1, q.width) for q in questions]
-        sizes = torch.zeros(chunks, dtype=torch.float64, device=self.like.device)
-        for c, batch in reading.chunks(chunks, cut):
-            local, n = self.local(batch), self.points_of(batch)
-            for q, total in zip(questions, sums):
-                total[c, 0] += n * q.take(self.product(local, q.vector()))
-            if cut and self.watch.batch_statistics:
-                return self.fresh_answers(questions, points, chunks, batches)
-            sizes[c] += n
+        sums = Sums(self.like, chunks, [q.width for q in questions])
+        with twice_differentiable(self.flat.live):
+            for c, batch in reading.chunks(chunks, cut):
+                local = self.local(batch)
+                sums.add(c, local.points, (q.take(self.product(local, q.vector())) for q in questions))
+                if cut and self.watch.batch_statistics:
+                    return self.fresh_answers(questions, points, chunks, batches)
         self.stream.warn_of_order(reading.read)
-        read = sizes > 0
-        if not bool(read.all()):
-            sums, sizes = [total[read] for total in sums], sizes[read]
-        unread = 1.0 if self.watch.random else reading.unread
-        weights = sizes / sizes.sum()
-        # In place: the sums are as large as so many copies of the parameters.
-        return [Draw(total.div_(sizes[:, None, None].to(total)), weights, unread) for total in sums]
+        return sums.draws(1.0 if self.watch.random else reading.unread)
 
 
 class Hessian(BatchSource):
@@ -273,8 +269,10 @@ class Hessian(BatchSource):
 
     def at(self, batch: Batch, seed: int) -> Local:
         """The Hessian of one batch."""
-        kind = HessianLocal if self.kind == "exact" else DifferenceLocal
-        return kind(self.loss, batch, self.flat, seed)
+        if self.kind == "difference":
+            return DifferenceLocal(self.loss, batch, self.flat, seed)
+        self._plain -= 1
+        return HessianLocal(self.loss, batch, self.flat, seed, plain=self._plain >= 0)
 
     @full_precision
     def gradient_at(self, batch: Batch, seed: int) -> Tensor:

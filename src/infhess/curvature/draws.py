@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,29 @@ class Draw(NamedTuple):
     def noise_is_known(self) -> bool:
         """Whether the chunks show their noise: there are two at the least, or there is none since all data was read."""
         return len(self.weights) > 1 or self.unread == 0
+
+
+class Sums:
+    """Answers to several questions, summed over the points of each chunk as they come."""
+
+    def __init__(self, like: Tensor, chunks: int, widths: Sequence[int]) -> None:
+        self._sums = [like.new_zeros(chunks, 1, width) for width in widths]
+        self._sizes = torch.zeros(chunks, dtype=torch.float64)
+
+    def add(self, chunk: int, points: int, answers: Iterable[Tensor]) -> None:
+        """What so many points of a chunk say to each question."""
+        for total, answer in zip(self._sums, answers):
+            total[chunk, 0].add_(answer, alpha=points)
+        self._sizes[chunk] += points
+
+    def draws(self, unread: float) -> list[Draw]:
+        """The means over the chunks that were read."""
+        read, sums = self._sizes > 0, self._sums
+        if not bool(read.all()):
+            sums = [total[read.to(total.device)] for total in sums]
+        sizes = self._sizes[read].to(sums[0].device)
+        # In place: the sums are as large as so many copies of the parameters.
+        return [Draw(total.div_(sizes[:, None, None].to(total)), sizes / sizes.sum(), unread) for total in sums]
 
 
 def even(products: list[list[Tensor]]) -> Draw:

@@ -67,6 +67,9 @@ class Flat:
         """One vector from tensors for the live parameters; frozen ones get zeros."""
         given = iter(values)
         parts = [next(given) if p.requires_grad else torch.zeros_like(p) for p in self.params]
+        if all(v.dtype == self.dtype and v.device == self.device and not v.is_sparse for v in parts):
+            with torch.no_grad():
+                return torch.cat([v.reshape(-1) for v in parts])
         return torch.cat([real(dense(v.detach())).reshape(-1).to(self.device, self.dtype) for v in parts])
 
     def unpack(self, vector: Tensor) -> list[Tensor]:

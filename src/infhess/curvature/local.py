@@ -51,6 +51,7 @@ class Local(ABC):
     seed: int
     watch: Watch
     points: int = 0  # of the batch
+    plain: bool = False  # somebody looked, and there was nothing to be put back
 
     @abstractmethod
     def gradient(self) -> Tensor:
@@ -128,26 +129,47 @@ def _reentrant(outputs: Sequence[Tensor]) -> bool:
     return any(node.name().startswith("CheckpointFunction") for node in _nodes(outputs))
 
 
-def check_twice_differentiable(loss: Tensor) -> None:
-    """Refuse functions that are marked `once_differentiable`: PyTorch takes their second derivatives for zero in silence."""
+def check_twice_differentiable(loss: Tensor) -> bool:
+    """Refuse functions that are marked `once_differentiable`: PyTorch takes their second derivatives for zero in silence.
+
+    False where there are operations that have to be replaced by those of `TwiceDifferentiable`.
+    """
+    right = True
     for node in _nodes([loss]):
+        right &= not node.name().startswith("WeightNorm")
         function: Any = getattr(node, "_forward_cls", None)
         if getattr(getattr(function, "backward", None), "__code__", None) is _ONCE:
             raise DoubleBackwardError(
                 f"this loss cannot be differentiated twice ({function.__name__} is once_differentiable); "
                 'use products="difference" with Hessian'
             )
+    return right
+
+
+def _twice_differentiable_loss(loss: Callable[[Any], Tensor], batch: Any, seed: int) -> Tensor:
+    """The loss of a batch; once more where an operation in its graph has second derivatives that are wrong."""
+    value = scalar(loss(batch))
+    if not check_twice_differentiable(value):
+        torch.default_generator.manual_seed(seed)
+        with TwiceDifferentiable():
+            value = scalar(loss(batch))
+    return value
 
 
 class HessianLocal(Local):
-    """Reverse over reverse: the gradient with its graph, differentiated once more along a vector (Pearlmutter 1994)."""
+    """Reverse over reverse: the gradient with its graph, differentiated once more along a vector (Pearlmutter 1994).
 
-    def __init__(self, loss: Callable[[Any], Tensor], batch: Any, flat: Flat, seed: int) -> None:
-        self.flat, self.seed, self._alone = flat, seed, False
-        with untouched(flat.live, seed) as self.watch:
-            with TwiceDifferentiable():
-                value = scalar(loss(batch))
-            check_twice_differentiable(value)
+    `plain`: batches of this loss are known to leave nothing behind, in the forward pass and in the product.
+    """
+
+    _looked = False
+
+    def __init__(
+        self, loss: Callable[[Any], Tensor], batch: Any, flat: Flat, seed: int, *, plain: bool = False
+    ) -> None:
+        self.flat, self.seed, self._alone, self._looked = flat, seed, plain, not plain
+        with untouched(flat.live, seed, stateless=plain) as self.watch:
+            value = _twice_differentiable_loss(loss, batch, seed)
             self.loss = float(value.detach())
             self._gradients = derivative([value], flat.live, None, create_graph=True)
 
@@ -194,6 +216,8 @@ class HessianLocal(Local):
         with around as watch:
             yield
         self._alone = not (watch.modules or watch.random or self.flat.device.type == "cuda")
+        seen = self.watch
+        self.plain = self._looked and self._alone and not (seen.state or seen.batch_statistics or seen.random)
 
 
 class DifferenceLocal(Local):
@@ -253,8 +277,6 @@ def scalar(value: Any) -> Tensor:
         raise ValueError(
             "loss: it does not depend on any parameter; does it detach, or run under no_grad or inference_mode?"
         )
-    if not bool(torch.isfinite(value.detach())):
-        raise ValueError(
-            f"loss: expected a finite number for a batch, got {float(value.detach())}; curvature is not defined there"
-        )
-    return value.reshape(())
+    if not math.isfinite(number := float(value.detach())):
+        raise ValueError(f"loss: expected a finite number for a batch, got {number}; curvature is not defined there")
+    return value if value.ndim == 0 else value.reshape(())

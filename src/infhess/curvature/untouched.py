@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
@@ -24,41 +26,67 @@ class Watch:
     random: bool = False
     batch_statistics: bool = False
     modules: bool = False
+    state: bool = False  # modules that ran have buffers, or weights that a forward pass renormalises
     norms: list[_BatchNorm] = field(default_factory=list)  # layers with running statistics that ran, in whatever mode
 
 
 @contextmanager
-def untouched(params: Sequence[Tensor], seed: int) -> Iterator[Watch]:
+def untouched(params: Sequence[Tensor], seed: int, *, stateless: bool = False) -> Iterator[Watch]:
     """Within: gradients on, random numbers from `seed`, operations that differentiate twice. After: all as before.
 
     The same seed gives the same dropout mask. Buffers are those of the modules that run; modules need not be known.
+    `stateless`: they are known to have none, so that nobody looks.
     """
     watch = Watch()
-    devices = sorted({p.device for p in params if p.device.type == "cuda"}, key=str)
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=devices))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(twice_differentiable(params))
-        stack.enter_context(_parameter_hooks_off(params))
-        stack.enter_context(_modules_kept(watch))
+    with (
+        _seeded(params, seed, watch),
+        torch.enable_grad(),
+        twice_differentiable(params),
+        _parameter_hooks_off(params),
+        nullcontext() if stateless else _modules_kept(watch),
+    ):
+        yield watch
+
+
+@contextmanager
+def _seeded(params: Sequence[Tensor], seed: int, watch: Watch) -> Iterator[None]:
+    """Within: random numbers from `seed`; the watch sees whether any were drawn. After: the random state of before."""
+    devices = sorted({p.device for p in params if p.is_cuda}, key=str)
+    states = _random_states(devices)
+    try:
         # Not torch.manual_seed: where CUDA is not in use it notes down a traceback at each call.
         torch.default_generator.manual_seed(seed)
         for device in devices:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         before = _random_states(devices)
-        yield watch
+        yield
         watch.random = any(not torch.equal(a, b) for a, b in zip(before, _random_states(devices)))
+    finally:
+        torch.default_generator.set_state(states[0])
+        for device, state in zip(devices, states[1:]):
+            torch.cuda.set_rng_state(state, device)
+
+
+_inside = threading.local()  # .on: this thread is within `twice_differentiable`
 
 
 @contextmanager
 def twice_differentiable(params: Sequence[Tensor]) -> Iterator[None]:
-    """Within: attention in its mathematical form, no cuDNN, compiled models as written; the others have no double backward."""
+    """Within: attention in its mathematical form, no cuDNN, compiled models as written; the others have no double backward.
+
+    Around many passes it is entered once: within itself it costs nothing.
+    """
+    if getattr(_inside, "on", False):
+        yield
+        return
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if any(p.device.type == "cuda" for p in params):
+        if any(p.is_cuda for p in params):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         stack.enter_context(_eager())
+        _inside.on = True
+        stack.callback(setattr, _inside, "on", False)
         yield
 
 
@@ -157,6 +185,8 @@ def _modules_kept(watch: Watch) -> Iterator[None]:
             changing = [b for b in child._buffers.values() if b is not None]
             if getattr(child, "max_norm", None) is not None:
                 changing += [p for _, p in child.named_parameters(recurse=False)]
+            # Weights of classes that torch's own losses were not given are buffers too, and stay None.
+            watch.state |= bool(changing or (child._buffers and not isinstance(child, _Loss)))
             kept.update({id(t): (t, t.detach().clone()) for t in changing})
 
     handle = register_module_forward_pre_hook(keep)

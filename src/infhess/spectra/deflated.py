@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from infhess._random import normal
+from infhess._random import normal, signs
 from infhess.curvature import BatchSource
 
 # Random vectors a batch, and batches at the least: with fewer an interval is wide.
@@ -30,9 +30,10 @@ def deflated_products(source: BatchSource, probes: int, sketch: int, generator: 
     """
     size, like = source.size, source.like
     Omega = normal(size, sketch, like=like, generator=generator)
-    Q = torch.linalg.qr(source.block(source.local(source.draw()), Omega)).Q
+    Q = torch.linalg.qr(source.block(source.local(source.draw()), Omega)).Q.mT.contiguous()
     weights = torch.cat([torch.ones(sketch), torch.full((VECTORS,), 1 / VECTORS)]).to(like)
     for _ in range(max(BATCHES, -(-probes // VECTORS))):
-        Z = normal(size, VECTORS, like=like, generator=generator).sign()
-        S = torch.cat([Q, Z - Q @ (Q.mT @ Z)], 1)
-        yield (S * source.block(source.local(source.draw()), S) @ weights).to(torch.float64)
+        Z = signs(VECTORS, size, like=like, generator=generator)
+        S = torch.cat([Q, Z - (Z @ Q.mT) @ Q])  # rows: a block is read and written along them
+        Y = source.block(source.local(source.draw()), S.mT).mT
+        yield (weights @ (S * Y)).to(torch.float64)

@@ -13,7 +13,7 @@ from torch import Tensor
 from infhess import _draw
 from infhess._checks import count, generator_on
 from infhess._precision import full_precision
-from infhess._random import normal
+from infhess._random import signs
 from infhess.curvature import BatchSource, Source, as_source
 from infhess.curvature.selection import Ranges, layers_of
 from infhess.spectra.deflated import deflated_products, fits
@@ -163,5 +163,5 @@ def diagonal_forms(source: Source, probes: int, sketch: int, generator: torch.Ge
 def _signed_products(source: Source, probes: int, generator: torch.Generator) -> Iterator[Tensor]:
     """z ⊙ Hz for random signs z, each with a batch of its own."""
     for _ in range(probes):
-        z = normal(source.size, like=source.like, generator=generator).sign()
+        z = signs(source.size, like=source.like, generator=generator)
         yield (z * source.matvec(z)).to(torch.float64)

@@ -16,6 +16,7 @@ CHUNKS = 8
 # Where no bound is given: numbers kept at full precision; beyond, in bfloat16, good to 0.4 % each; then bytes kept in memory.
 FULL_PRECISION, IN_MEMORY = 2**28, 2**31
 BFLOAT16 = 2  # bytes
+COLUMNS = 2**16
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,10 @@ class Deviations:
         save_file({str(c): row.clone() for c, row in enumerate(kept.cpu())}, path)
         self._held.append(path)
 
-    def along(self, q: Tensor, before: int) -> Tensor:
-        """q·(y_i^c − ȳ_i) for the directions i < `before`: (C, before), in double precision."""
-        found = q.new_zeros(CHUNKS, before, dtype=torch.float64)
-        for i, d in enumerate(self._held[:before]):
-            products = d @ q.to(d.dtype) if isinstance(d, Tensor) else _read(d, q)
-            found[: len(products), i] = products
-        return found
+    def along(self, i: int, Q: Tensor) -> Tensor:
+        """q·(y_i^c − ȳ_i) of one direction i, for each row q of Q (m, N): (C, m)."""
+        held = self._held[i]
+        return _widened(held, Q) if isinstance(held, Tensor) else _read(held, Q)
 
     def close(self) -> None:
         """Leave nothing on disk."""
@@ -99,8 +97,15 @@ class Deviations:
             self._folder.cleanup()
 
 
-def _read(path: Path, q: Tensor) -> Tensor:
+def _widened(held: Tensor, Q: Tensor) -> Tensor:
+    """Products of rows in the precision of Q; what is held in less is widened a few columns at a time."""
+    if held.dtype == Q.dtype:
+        return held @ Q.mT
+    parts = zip(held.split(COLUMNS, 1), Q.split(COLUMNS, 1))  # type: ignore[no-untyped-call]
+    return sum((h.to(Q) @ q.mT for h, q in parts), Q.new_zeros(len(held), len(Q)))
+
+
+def _read(path: Path, Q: Tensor) -> Tensor:
     """One chunk in memory at a time."""
     with safe_open(path, framework="pt") as file:
-        rows = [file.get_tensor(str(c)) for c in range(CHUNKS)]
-        return torch.stack([row.to(q.device) @ q.to(row.dtype) for row in rows])
+        return torch.stack([Q @ file.get_tensor(str(c)).to(Q) for c in range(CHUNKS)])

@@ -26,8 +26,9 @@ class Krylov:
         most = room.most
         self.Q = start.new_zeros(most + 1, len(start))
         self.Q[0] = start / torch.linalg.vector_norm(start)
-        self._deviations = Deviations(room)
-        self.T = torch.zeros(CHUNKS, most, most, dtype=torch.float64, device=start.device)
+        self._deviations, self._exact = Deviations(room), exact
+        self._T = torch.zeros(CHUNKS, most, most, dtype=torch.float64, device=start.device)
+        self._below = 0  # rows of T whose part below the diagonal is there
         self.weights = torch.zeros(most, CHUNKS, dtype=torch.float64, device=start.device)
         self.unread = torch.ones(most, dtype=torch.float64, device=start.device)
         self.beta = 0.0  # |ȳ_p − QQᵀȳ_p| of the newest direction
@@ -51,6 +52,21 @@ class Krylov:
     def close(self) -> None:
         """Leave nothing on disk; T, weights and Q stay."""
         self._deviations.close()
+
+    @property
+    def T(self) -> Tensor:
+        """T^c (C, most, most), zero beyond the directions so far."""
+        self.fill()
+        return self._T
+
+    def fill(self) -> None:
+        """What lies below the diagonal of T, when it is asked for: each deviation is read once for all directions since."""
+        p, done = len(self), self._below
+        for i in range(p - 1) if done < p and not self._exact else ():
+            first = max(i + 1, done)
+            found = self._deviations.along(i, self.Q[first:p])  # of C chunks, or fewer
+            self._T[: len(found), first:p, i] += found.to(self._T)
+        self._below = p
 
     @property
     def most(self) -> int:
@@ -84,25 +100,17 @@ class Krylov:
         mean = w.to(Y) @ Y if C > 1 else Y[0].clone()
         deviation = Y.sub_(mean) if C > 1 else Y[:0]  # in place: C copies of the parameters are much
         along, inside = self.Q[: j + 1] @ mean, deviation @ self.Q[: j + 1].mT
-        self._border(j, along, inside)
+        self._T[:, : j + 1, j] = along.to(self._T)
+        self._T[: len(inside), : j + 1, j] += inside.to(self._T)
         self._deviations.append(deviation)
         squares = torch.linalg.vector_norm(deviation, dim=1).square() - inside.square().sum(1)
         return self._next(j, mean, along, float(mean_variance(squares.to(w), w)) if C > 1 else 0.0)
-
-    def _border(self, j: int, along: Tensor, inside: Tensor) -> None:
-        """Column j of every T^c, and row j for the products before it."""
-        self.T[:, : j + 1, j] = along.to(self.T)
-        self.T[: len(inside), : j + 1, j] += inside.to(self.T)
-        self.T[:, j, :j] = self._deviations.along(self.Q[j], j).to(self.T)
-        if j:  # the mean product of direction j−1 lies in the span up to q_j, at the height β along it
-            self.T[:, j, j - 1] += self.beta
 
     def _next(self, j: int, mean: Tensor, along: Tensor, noise: float) -> bool:
         """β and the next direction, from a mean product whose coefficients along those so far are known."""
         Q, eps = self.Q[: j + 1], torch.finfo(mean.dtype).eps
         size = float(torch.linalg.vector_norm(mean))
-        rest = torch.addmv(mean, Q.mT, along, alpha=-1)
-        rest = torch.addmv(rest, Q.mT, Q @ rest, alpha=-1)  # twice is enough
+        rest = _off(torch.addmv(mean, Q.mT, along, alpha=-1), Q)  # twice is enough
         self.beta = float(torch.linalg.vector_norm(rest))
         self.residual = self.beta**2 - noise
         if j + 1 >= min(self.most, len(mean)):
@@ -111,15 +119,15 @@ class Krylov:
             # The space is invariant: go on from a random direction outside of it, or eigenvalues would be missed.
             self.beta = self.residual = 0.0
             fresh = torch.randn(len(mean), generator=torch.Generator().manual_seed(7919 * (j + 1)), dtype=torch.float64)
-            rest = self._off(fresh.to(mean), j)
+            rest = _off(_off(fresh.to(mean), Q), Q)
         torch.div(rest, torch.linalg.vector_norm(rest), out=self.Q[j + 1])
+        self._T[:, j + 1, j] = self.beta  # ȳ_j lies in the span up to q_{j+1}, at the height β along it
         return True
 
-    def _off(self, v: Tensor, j: int) -> Tensor:
-        """v made orthogonal to the directions up to j; twice is enough."""
-        Q = self.Q[: j + 1]
-        v = v - Q.mT @ (Q @ v)
-        return v - Q.mT @ (Q @ v)
+
+def _off(v: Tensor, Q: Tensor) -> Tensor:
+    """v made orthogonal to the rows of Q."""
+    return torch.addmv(v, Q.mT, Q @ v, alpha=-1)
 
 
 def mean_variance(squares: Tensor, w: Tensor) -> Tensor:

@@ -99,6 +99,7 @@ def explore(
         while krylov.look(source, *data, held):
             if len(krylov) >= least and ritz(krylov).converged(k):
                 break
+        krylov.fill()
     finally:
         krylov.close()
     return krylov

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import infhess
 from watch_cases import batch, net, weights
 
-STEPS = 40
+STEPS = 12
 OPTIMIZERS = {
     "rate-free": infhess.RateFree,
     "sgd": lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=1.0)),
@@ -40,6 +40,7 @@ CASES = {
     "adam": ("adam", "watch", 0.0, 1, False, False, {}),
     "adam, uneven, observe": ("adam", "observe", 0.0, 1, True, False, {}),
 }
+OF_FOUR = ["watch", "no_sync", "uneven", "sgd"]
 
 
 def shard(t, rank, world, uneven, bad):
@@ -94,23 +95,14 @@ def _closure(opt, model, backward, shards, clip):
     return value
 
 
-def worker(rank, world, names, store, results):
-    """All cases, one after the other, in one of the processes."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    found = {}
-    for name in names:
-        w, rate = run(name, rank, world, alone=False)
-        found[name] = (w.tolist(), rate)
-    results.put(found)
-    distributed.barrier()
-    distributed.destroy_process_group()
+def cases(names, rank, world):
+    """Weights and the learning rate of each case, by one of the processes."""
+    found = {name: run(name, rank, world, alone=False) for name in names}
+    return {name: (w.tolist(), rate) for name, (w, rate) in found.items()}
 
 
-def uneven_ends(rank, world, store, results):
+def uneven_ends(rank, world):
     """One process has more data than the other: with the optimizer in `Join`, and without."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     model = net("mlp")
     opt, outer = infhess.RateFree(model.parameters()), DistributedDataParallel(model)
 
@@ -122,11 +114,11 @@ def uneven_ends(rank, world, store, results):
         opt.step()
 
     with Join([outer, opt]):
-        for t in range(20 + 80 * rank):
+        for t in range(8 + 24 * rank):
             step(t)
     found = [weights(model).tolist(), *(own["averaged"].tolist() for own in opt.state.values())]
     found.append([opt._rate_state.steps, opt._rate_state.rate])
-    for t in range(100, 110):  # and on, together
+    for t in range(100, 104):  # and on, together
         step(t)
     found.append(weights(model).tolist())
     alone = infhess.Preconditioned(torch.optim.SGD(model.parameters(), lr=1.0))
@@ -136,6 +128,4 @@ def uneven_ends(rank, world, store, results):
             outer(batch("mlp", 0, 16)[0])
     except RuntimeError as error:
         said = str(error)
-    results.put((found, said))
-    distributed.barrier()
-    distributed.destroy_process_group()
+    return found, said

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 import infhess
 from watch_cases import F64, batch
 
-STEPS = 30
+STEPS, SAVED = 12, 6
 WIDTHS = {"even": 16, "uneven": 15}
 
 
@@ -37,10 +37,10 @@ def sharded(model, mesh, policy=None):
     return model
 
 
-def train(model, opt, ranks, world, steps):
-    """On the shards of data of these ranks; the mean over ranks is what FSDP averages gradients to."""
+def train(model, opt, ranks, world, steps, part=slice(None)):
+    """On the shards of data of these ranks, or a part of them; the mean over ranks is what FSDP averages gradients to."""
     for t in steps:
-        data = [batch("mlp", 1000 * t + r, 16) for r in ranks]
+        data = [tuple(v[part] for v in batch("mlp", 1000 * t + r, 16)) for r in ranks]
 
         def closure(data=data):
             opt.zero_grad()
@@ -75,15 +75,15 @@ def make(mesh, width, scaling, policy=None, dtype=F64):
 
 
 def checkpoint(mesh, rank, world, width, scaling, folder):
-    """Train, save, train on; and the same from the checkpoint in a fresh model."""
+    """Train, save, train on; and whether the same from the checkpoint, in a fresh model, ends with the same weights."""
     model, opt = make(mesh, width, scaling)
-    train(model, opt, [rank], world, range(15))
+    train(model, opt, [rank], world, range(SAVED))
     save({"model": get_model_state_dict(model), "optim": get_optimizer_state_dict(model, opt)}, checkpoint_id=folder)
-    train(model, opt, [rank], world, range(15, STEPS))
+    train(model, opt, [rank], world, range(SAVED, STEPS))
     again, other = make(mesh, width, scaling)
     resume(again, other, folder)
-    train(again, other, [rank], world, range(15, STEPS))
-    return weights(model), weights(again)
+    train(again, other, [rank], world, range(SAVED, STEPS))
+    return model, opt, bool(torch.equal(weights(model), weights(again)))
 
 
 def resume(model, opt, folder):
@@ -93,15 +93,12 @@ def resume(model, opt, folder):
     set_optimizer_state_dict(model, opt, found["optim"])
 
 
-def worker(rank, world, store, folder, results):
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+def cases(folder, rank, world):
     mesh = distributed.device_mesh.init_device_mesh("cpu", (world,))
     found = {}
     for width in WIDTHS:
         for scaling in ("diagonal", "kronecker"):
-            model, opt = make(mesh, width, scaling)
-            train(model, opt, [rank], world, range(STEPS))
+            model, opt, resumed = checkpoint(mesh, rank, world, width, scaling, f"{folder}/{width}-{scaling}")
             own = opt.state[next(iter(model.parameters()))]
             with opt.averaged():
                 averaged = weights(model)
@@ -115,15 +112,12 @@ def worker(rank, world, store, folder, results):
             assert torch.equal(weights(model), averaged)
             local = {name: value.to_local().numel() for name, value in own.items() if hasattr(value, "to_local")}
             found[width, scaling] = (after.tolist(), averaged.tolist(), rate, local)
-            first, second = checkpoint(mesh, rank, world, width, scaling, f"{folder}/{width}-{scaling}")
-            found["resumed", width, scaling] = bool(torch.equal(first, second))
+            found["resumed", width, scaling] = resumed
     found["tensor parallel"] = {scaling: tensor_parallel(mesh, scaling) for scaling in ("diagonal", "kronecker")}
     found["half"] = half(mesh, rank, world)
     found["refused"] = refused(mesh, rank)
     found["full"] = {scaling: full(mesh, rank, world, scaling) for scaling in ("diagonal", "kronecker")}
-    results.put(found)
-    distributed.barrier()
-    distributed.destroy_process_group()
+    return found
 
 
 def tensor_parallel(mesh, scaling):
@@ -140,9 +134,9 @@ def half(mesh, rank, world):
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     model, opt = make(mesh, "uneven", "diagonal", policy, torch.float32)
     values = []
-    for t in (0, 200):
-        train(model, opt, [rank], world, range(t, t + 100))
-        x, y = batch("mlp", 5, 64)
+    x, y = batch("mlp", 5, 64)
+    for steps in (0, 20):
+        train(model, opt, [rank], world, range(steps))
         values.append(float(F.cross_entropy(model(x.float()).float(), y).detach()))
     return values
 
@@ -174,33 +168,29 @@ def refused(mesh, rank):
 def full(mesh, rank, world, scaling):
     """A full state dict, on the CPU, holds all numbers; and a run goes on from it."""
     model, opt = make(mesh, "uneven", scaling)
-    train(model, opt, [rank], world, range(12))
+    train(model, opt, [rank], world, range(6))
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     # Copies, as a file would be: what is no DTensor is shared with the optimizer.
     before, state = deepcopy(
         (get_model_state_dict(model, options=options), get_optimizer_state_dict(model, opt, options=options))
     )
     shapes = {k: {n: list(t.shape) for n, t in entry.items()} for k, entry in state.get("state", {}).items()}
-    train(model, opt, [rank], world, range(12, 24))
+    train(model, opt, [rank], world, range(6, 12))
     again, other = make(mesh, "uneven", scaling)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(again, before, options=options)
     set_optimizer_state_dict(again, other, state, options=options)
-    train(again, other, [rank], world, range(12, 24))
+    train(again, other, [rank], world, range(6, 12))
     return shapes, bool(torch.equal(weights(model), weights(again)))
 
 
-def resumed_elsewhere(rank, world, store, folder, results):
-    """The second half of a run that was saved by another number of processes."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    mesh = distributed.device_mesh.init_device_mesh("cpu", (world,))
-    found = {}
+def resumed_elsewhere(folder, rank, world):
+    """The second half of a run that two processes saved, by more of them: each has a part of the batch that one had."""
+    mesh, found = distributed.device_mesh.init_device_mesh("cpu", (world,)), {}
     for scaling in ("diagonal", "kronecker"):
         model, opt = make(mesh, "uneven", scaling)
+        opt.points = 32 // world
         resume(model, opt, f"{folder}/uneven-{scaling}")
-        train(model, opt, [0, 1] if world == 1 else [rank], 2, range(15, STEPS))
+        train(model, opt, [rank * 2 // world], world, range(SAVED, STEPS), part=slice(rank % 2, None, 2))
         found[scaling] = weights(model).tolist()
-    results.put(found)
-    distributed.barrier()
-    distributed.destroy_process_group()
+    return found

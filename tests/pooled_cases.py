@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import infhess
 from watch_cases import F64, batch
 
-BATCHES, POINTS = 64, 16
+BATCHES, POINTS, FEW = 64, 16, 4
 
 
 def model_of():
@@ -47,16 +47,12 @@ def measure(batches):
     }
 
 
-def worker(rank, world, store, results):
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+def cases(rank, world):
     found = measure(batches_of([rank]))
     found["alone"] = [alone()]
     found["uneven"] = uneven(rank)
     found["sampler"] = sampled(rank)
-    results.put(found)
-    distributed.barrier()
-    distributed.destroy_process_group()
+    return found
 
 
 def alone():
@@ -90,10 +86,8 @@ def sampled(rank):
     return [source.stream.population, *infhess.spectrum(source, k=1, rtol=1e-6).values.tolist()]
 
 
-def coverage(rank, world, store, trials, results):
+def coverage(trials, rank, world):
     """How often the interval of the top eigenvalue has the truth in it."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     model, hits = model_of(), 0
     x, y = (torch.cat(values) for values in zip(*batches_of([0])))
     params = list(model.parameters())
@@ -113,6 +107,4 @@ def coverage(rank, world, store, trials, results):
         source = infhess.Hessian(loss_of(model), params, [(x[i], y[i]) for i in order])
         low, high = infhess.spectrum(source, k=1, generator=torch.Generator().manual_seed(trial)).interval(0.95)
         hits += float(low[0]) <= truth <= float(high[0])
-    results.put(hits)
-    distributed.barrier()
-    distributed.destroy_process_group()
+    return hits

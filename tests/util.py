@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-
 import pytest
 import torch
 
@@ -43,35 +41,3 @@ def close(a, b, rtol=1e-8, atol=None):
 def fast_and_long(name, few, many):
     """A test of a random thing, with few repetitions for `make test` and with many for `make test-long`."""
     return pytest.mark.parametrize(name, [few, pytest.param(many, marks=pytest.mark.long)])
-
-
-def in_two_processes(target, *args):
-    """What target(rank, *args, results) puts into the queue `results`, in two processes side by side."""
-    return in_processes(2, target, *args)
-
-
-def in_processes(number, target, *args):
-    """The same in so many processes."""
-    context = torch.multiprocessing.get_context("spawn")
-    results = context.Queue()
-    processes = [context.Process(target=target, args=(rank, *args, results), daemon=True) for rank in range(number)]
-    for process in processes:
-        process.start()
-    try:
-        found = [_next(results, processes) for _ in processes]
-        for process in processes:
-            process.join()
-        assert [process.exitcode for process in processes] == [0] * number
-    finally:
-        for process in processes:
-            process.kill()
-    return found
-
-
-def _next(results, processes):
-    """The next result, however long it takes, unless a process has died."""
-    while True:
-        try:
-            return results.get(timeout=1)
-        except queue.Empty:
-            assert not any(process.exitcode for process in processes), "a process died before it had a result"

@@ -7,20 +7,19 @@ import torch
 
 import fsdp_cases
 from fsdp_cases import WIDTHS
-from util import F64, in_processes
+from util import F64
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fsdp")
-    return folder, in_processes(2, fsdp_cases.worker, 2, folder / "store", str(folder))
+@pytest.fixture
+def run(two):
+    return [process["fsdp"] for process in two[1]]
 
 
 @pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
 @pytest.mark.parametrize("width", list(WIDTHS))
 def test_two_processes_are_one_on_the_joint_batch(run, width, scaling):
     w, averaged, rate = fsdp_cases.alone(width, 2, scaling)
-    parts = [found[width, scaling] for found in run[1]]
+    parts = [found[width, scaling] for found in run]
     for theirs, their_average, their_rate, _ in parts:
         assert their_rate == pytest.approx(rate, rel=1e-6)
         torch.testing.assert_close(torch.tensor(theirs, dtype=F64), w, rtol=1e-6, atol=1e-8)
@@ -35,40 +34,39 @@ def test_two_processes_are_one_on_the_joint_batch(run, width, scaling):
 @pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
 @pytest.mark.parametrize("width", list(WIDTHS))
 def test_distributed_checkpoints_resume_bit_for_bit(run, width, scaling):
-    assert all(found["resumed", width, scaling] for found in run[1])
+    assert all(found["resumed", width, scaling] for found in run)
 
 
-def test_a_checkpoint_resumes_on_another_number_of_processes(run, tmp_path):
-    folder, parts = run
-    (alone,) = in_processes(1, fsdp_cases.resumed_elsewhere, 1, tmp_path / "store", str(folder))
-    for scaling, found in alone.items():
-        there = torch.tensor(parts[0]["uneven", scaling][0])
-        torch.testing.assert_close(torch.tensor(found), there, rtol=1e-5, atol=1e-7)
+@pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
+def test_a_checkpoint_resumes_on_another_number_of_processes(run, four, scaling):
+    there = torch.tensor(run[0]["uneven", scaling][0])
+    for process in four:
+        torch.testing.assert_close(torch.tensor(process["resumed"][scaling]), there, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
 def test_tensor_parallel_layers_are_whole_ones(run, scaling):
     w, *_ = fsdp_cases.alone("even", 1, scaling)
-    for found in run[1]:
+    for found in run:
         there = torch.tensor(found["tensor parallel"][scaling], dtype=F64)
         torch.testing.assert_close(there, w, rtol=1e-6, atol=1e-8)
 
 
 def test_mixed_precision_trains(run):
-    for found in run[1]:
+    for found in run:
         before, after = found["half"]
-        assert after < before < 1.1
+        assert after < before - 0.01
 
 
 def test_what_cannot_work_is_refused(run):
-    for found in run[1]:
+    for found in run:
         assert len(found["refused"]) == 5
         assert all("step(closure)" in said for said in found["refused"])
 
 
 @pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
 def test_a_full_state_dict_has_whole_tensors_and_goes_on(run, scaling):
-    shapes = next(found["full"][scaling][0] for found in run[1] if found["full"][scaling][0])
+    shapes = next(found["full"][scaling][0] for found in run if found["full"][scaling][0])
     assert shapes["0.weight"]["averaged"] == [15, 6]
     assert scaling == "diagonal" or shapes["0.weight"]["left_basis"] == [1, 15, 15]
-    assert all(found["full"][scaling][1] for found in run[1])
+    assert all(found["full"][scaling][1] for found in run)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 import lightning_processes
 from lightning_cases import OWN_WARNINGS
-from util import F64, in_processes
+from processes import in_processes
+from util import F64
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in OWN_WARNINGS]
 
@@ -15,7 +18,8 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in OWN_WARNINGS]
 def test_two_processes_are_one_on_the_joint_batch(tmp_path):
     """Also where each step has two micro-batches; sharpness is measured by both together."""
     w, allowed, sharp = lightning_processes.run(tmp_path, 1)
-    found = in_processes(2, lightning_processes.worker, 2, tmp_path / "store", tmp_path)
+    cases = {"fit": partial(lightning_processes.cases, tmp_path)}
+    found = [process["fit"] for process in in_processes(2, tmp_path, cases, preload=["lightning.pytorch"])]
     for process in found:
         for (theirs, their_allowed, their_sharp), (first, *_) in zip(process, found[0]):
             assert theirs == first  # bit for bit

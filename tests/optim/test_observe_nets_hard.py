@@ -12,7 +12,7 @@ from torch import nn
 import infhess
 from infhess.problems.nets import paper_net
 from observing import MAKE, drive, train_on
-from util import in_two_processes, randn
+from util import randn
 
 
 def digits_as_images():
@@ -137,41 +137,3 @@ def test_a_loss_that_cannot_be_differentiated_twice_is_named():
     opt = infhess.Preconditioned(torch.optim.SGD([w], lr=100.0), blocks="layer")
     with pytest.raises(ValueError, match="difference"):
         drive(opt, loss, [torch.ones(1, dtype=w.dtype)])
-
-
-def replicas(rank, path, results):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-    results.put([replica(rank, *case) for case in (("sgd", "layer"), ("sgd", "whole"), ("Adam", "whole"))])
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
-def replica(rank, name, blocks):
-    w = nn.Parameter(randn(40, seed=1))
-    opt = infhess.Preconditioned(MAKE[name]([w]), blocks=blocks, rank=2)
-    loss = lambda b: (b * w).sin().sum() + w.square().sum()  # noqa: E731
-    for t in range(30):
-        mine = randn(40, seed=10 + 2 * t + rank)
-        if (
-            t in (3, 10) and rank
-        ):  # probed steps, the second of them the first after an update: one process sees nothing
-            mine = mine * math.nan
-        if t == 10:
-            opt.update(loss, [randn(40, seed=900 + i) for i in range(40)], split=False)
-        opt.zero_grad()
-        report = opt.observe(loss, mine)
-        w.grad = torch.autograd.grad(loss(mine.nan_to_num()), w)[0]
-        torch.distributed.all_reduce(w.grad)
-        w.grad /= 2
-        opt.step()
-        if t in (3, 10):
-            assert any("skipped" in note for note in report.notes)
-    n = opt._state
-    return n.rate, n.log_rate, n.directions, float(w.detach().sum())
-
-
-def test_replicas_agree_upon_the_rate(tmp_path):
-    found = in_two_processes(replicas, tmp_path / "store")
-    assert found[0] == found[1]
-    assert all(math.isfinite(x) for case in found[0] for x in case)

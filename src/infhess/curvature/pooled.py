@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
-from infhess._distributed import all_reduce_sum, mean_over_processes, world_size
-from infhess.curvature.local import Local
+from infhess._distributed import all_reduce_sum, any_process, mean_over_processes, world_size
+from infhess.curvature.local import DoubleBackwardError, Local
 from infhess.curvature.untouched import Watch
 
 
@@ -54,7 +54,22 @@ class PooledLocal(Local):
 
 
 def failed_somewhere(error: Exception | None, device: torch.device) -> Exception | None:
-    """The error of this process, or a word on that of another."""
-    if not all_reduce_sum([float(error is not None)], device)[0]:
-        return None
-    return error or ValueError("batches: another process that estimates together with this one has no more of them")
+    """The error of this process; where only another one has failed, its error, of the same kind."""
+    if world_size() == 1 or not any_process(error is not None, device):
+        return error
+    told: list[tuple[int, str] | None] = [None] * world_size()
+    distributed.all_gather_object(told, None if error is None else (_kind(error), str(error)))
+    kind, message = next(filter(None, told))
+    return error or KINDS[kind](f"another process that takes part has failed: {message}")
+
+
+class AbsentError(ValueError):
+    """A process has nothing to take part with, this time."""
+
+
+KINDS = (DoubleBackwardError, AbsentError, ValueError, RuntimeError)
+
+
+def _kind(error: Exception) -> int:
+    """What callers tell apart; anything else ends all of them."""
+    return next((i for i, kind in enumerate(KINDS) if isinstance(error, kind)), len(KINDS) - 1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor, distributed
 from torch.distributed.algorithms.join import JoinHook
 
-from infhess._distributed import all_reduce_mean, any_process, mean_over_processes, rank
-from infhess.curvature.flat import real
-from infhess.optim.rate.probe import wide
+from infhess._distributed import all_reduce_mean, any_process, rank
+from infhess.optim.rate.probe import Probe
 
 
 class ShadowSteps(JoinHook):
@@ -24,14 +24,10 @@ class ShadowSteps(JoinHook):
     def main_hook(self) -> None:
         """One step of the others."""
         live = [p for p in self._params() if p.requires_grad]
-        if not probing(False, live):
-            return
-        device = live[0].device
-        any_process(False, device)
-        for _ in ("products", "gradients"):
-            for p in live:
-                mean_over_processes(torch.zeros_like(wide(real(p.detach()))))
-        all_reduce_mean([0.0], device)
+        if probing(False, live):
+            with suppress(ValueError):  # their probe has failed: they go on without it
+                Probe((), params=live).take_part()
+                all_reduce_mean([0.0], live[0].device)
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """The state of a process that has made all steps, in all of them."""

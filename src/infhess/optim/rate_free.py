@@ -139,17 +139,19 @@ class RateFree(Probing):
             self._keep(loss, batch)
             return None
         try:
-            masks = generator or self._masks()
-            source = Hessian(loss, self._params(), [batch], products=products, points=points, generator=masks)
-            source.pooled = False  # the probe takes the mean over processes
-            self._prober.add(source, batch)
-            before, probes = self._rate_state.allowed, self._prober.complete
-            notes = self._prober.begin(self._read) if probes else ()
+            self._prober.attempt(lambda: self._add(loss, batch, points, products, generator or self._masks()))
+            before, probes = self._rate_state.allowed, self._prober.complete and not self._join_config.enable
+            notes = self._prober.begin(self._read, self._params()) if probes else ()
         except BaseException:
             self._prober.reset()
             raise
-        self._keep(loss, batch)
+        self._prober.attempt(lambda: self._keep(loss, batch))
         return self._report(notes, before, started) if probes else None
+
+    def _add(self, loss: Loss, batch: Batch, points: int | None, products: str, masks: torch.Generator) -> None:
+        source = Hessian(loss, self._params(), [batch], products=products, points=points, generator=masks)
+        source.pooled = False  # the probe takes the mean over processes
+        self._prober.add(source, batch)
 
     def _masks(self) -> torch.Generator:
         """For dropout, others at each probe and for each micro-batch."""
@@ -218,11 +220,14 @@ class RateFree(Probing):
         if not parts:
             return
         self._check_observed()
+        if self._probes and not self._sharded:
+            self._prober.expect_of_all()
         if self._join_config.enable:
             Join.notify_join_context(self)
-            probing(bool(self._prober.pieces), self._params())
         gradient, before, started = length_of(parts), self._rate_state.allowed, time.perf_counter()
-        notes = self._prober.finish(gradient, self._read)
+        if self._join_config.enable:
+            probing(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self._params())
+        notes = self._prober.finish(gradient, self._read, self._params())
         state = self._rate_state
         if notes is not None:
             self._report(notes, before, started)

@@ -198,14 +198,14 @@ class SelfDriving(Wrapper):
         """Let a controller decide on the coming step, and do what it says."""
         started, state, seen = time.perf_counter(), self._state, list(self._observed)
         self._acted, self._was_fresh = len(seen), not state.active
-        points = sum(o.size for o in seen)
+        failure, points = _sized(seen)
         # Of a training pass there is no loss to evaluate anew. Processes that train one model together agree on what they see
         # by the rule for nets alone.
         if any(o.loss is None for o in seen) or self.blocks == "layer" or world_size() > 1 or self._size > LARGE:
             state.nonconvex = 1.0
         state.read += points
         state.steps += 1
-        context = self._context(seen, points)
+        context = self._context(seen, points, failure)
         try:
             with torch.no_grad():
                 decision = switch.decide(context)
@@ -218,18 +218,18 @@ class SelfDriving(Wrapper):
         self._follow(decision)
         return self._report(context, decision, time.perf_counter() - started)
 
-    def _context(self, seen: list[Observed], points: int) -> Context:
+    def _context(self, seen: list[Observed], points: int, failure: Exception | None) -> Context:
         batch = None if self._state.nonconvex else _together(seen)
 
         def source() -> Hessian:
             return self._hessian(seen[-1], batch)
 
         def probe() -> Probe:
-            alone = len(seen) == 1
-            kept = [o for o in seen if o.loss is not None or o.batch is not None]
-            return Probe(
-                [MicroBatch(self._observed_source(o, i), o.batch, keep=alone) for i, o in enumerate(kept)], len(seen)
-            )
+            kept = [o for o in seen if o.loss is not None or o.batch is not None] if failure is None else []
+            sources = [self._observed_source(o, i) for i, o in enumerate(kept)]
+            pieces = [MicroBatch(source, o.batch, keep=len(seen) == 1) for source, o in zip(sources, kept)]
+            live = [p for p in self._params() if p.requires_grad]
+            return Probe(pieces, len(seen), params=live, failure=failure)
 
         return Context(
             self._state, self.base, self._params(), self._learnt.means, batch, points, self.rank, self._pool, source,
@@ -315,6 +315,16 @@ class SelfDriving(Wrapper):
                 f"lr: expected a rate above 0 when the base is made, of whatever size, got {self._state.base_rate:g}; "
                 "a measured step is applied relative to it"
             )
+
+
+def _sized(seen: list[Observed]) -> tuple[Exception | None, int]:
+    """Data points; where there are other processes an error waits for the next probe, at which all agree on it."""
+    try:
+        return None, sum(o.size for o in seen)
+    except ValueError as error:
+        if world_size() == 1:
+            raise
+        return error, 0
 
 
 def _together(seen: list[Observed]) -> Batch:

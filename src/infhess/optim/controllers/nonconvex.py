@@ -144,8 +144,9 @@ def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
 
 def _along(c: Context) -> Seen:
     """Along what the base is about to do with the gradient g that the step will find; h is scaled as g is."""
-    probe, flat = c.probe, c.probe.pieces[0].source.flat
-    own = flat.pack(probe.own())
+    probe, gradients = c.probe, c.probe.own()
+    flat = probe.pieces[0].source.flat
+    own = flat.pack(gradients)
     g = c.gradient_beside(own)
     scaling = replace(_standing(c), root=c.root(g))
     p = scaling(g)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import dense, length, real, shaped
 from infhess.curvature.local import Local
+from infhess.curvature.pooled import failed_somewhere
 from infhess.curvature.training_pass import TrainedHessian
 
 Scaled = Callable[[int, Tensor], Tensor]  # D x of parameter i
@@ -49,8 +51,16 @@ class Probe:
     With several processes each has its own, and all read the mean over them.
     """
 
-    def __init__(self, pieces: Sequence[MicroBatch], micro_batches: int = 1) -> None:
-        self.pieces, self.params = pieces, pieces[0].source.flat.live
+    def __init__(
+        self,
+        pieces: Sequence[MicroBatch],
+        micro_batches: int = 1,
+        *,
+        params: Sequence[Tensor] | None = None,
+        failure: Exception | None = None,
+    ) -> None:
+        self.pieces, self.failure = pieces, failure  # of this process, before there was anything to probe
+        self.params = pieces[0].source.flat.live if params is None else list(params)
         self.micro_batches = max(micro_batches, len(pieces))
         self.norms: list[Any] | None = None  # BatchNorm layers that ran, where modules were seen
 
@@ -117,13 +127,23 @@ class Probe:
                     self.norms = local.watch.norms
 
         self._agreed(of_this_process)
-        number = len(self.pieces)
-        return [self._mean(h, number if self.whole else 1) for h in found], self._mean(own, number)
+        number, alone = max(len(self.pieces), 1), self._in_any(len(found) == 1)
+        if not self.pieces:
+            own = [torch.zeros_like(_plain(p)) for p in self.params]
+            found = [own, own]
+        if alone:
+            found = [reduce(_sum, found)]
+        return [self._mean(h, number if alone else 1) for h in found], self._mean(own, number)
 
     @property
     def trained(self) -> bool:
         """Whether these are training passes, whose gradients add up in `.grad` as they are; else losses of their own."""
-        return isinstance(self.pieces[0].source, TrainedHessian)
+        return bool(self.pieces) and isinstance(self.pieces[0].source, TrainedHessian)
+
+    def take_part(self) -> None:
+        """What a process without data adds to what the others read: nothing."""
+        self.measure(())
+        self._in_any(False)
 
     def _mean(self, sums: list[Tensor], number: int) -> list[Tensor]:
         """Over so many pieces and over processes; of training passes, what all of the step add up to."""
@@ -150,19 +170,25 @@ class Probe:
         |g|²/⟨g, own⟩: noise that has averaged out in g then does not count as a factor.
         """
         size, shared, squares = inner_products(g, own)
-        if shared > 0 and not (self.whole and all(piece.source.split for piece in self.pieces)):
+        of_more = not (self.whole and all(piece.source.split for piece in self.pieces))
+        if self._in_any(of_more) and shared > 0:
             return size / shared
         return math.sqrt(size / squares) if squares > 0 else 1.0
 
     def _agreed(self, of_this_process: Callable[[], None]) -> None:
         """What each process computes alone; where it fails in one of them, it fails in all."""
-        failure: Exception | None = None
+        failure = self.failure
         try:
-            of_this_process()
+            if failure is None:
+                of_this_process()
         except Exception as error:
             failure = error
-        if any_process(failure is not None, self.params[0].device):
-            raise failure or ValueError("it failed in another process that trains this model")
+        if failure := failed_somewhere(failure, self.params[0].device):
+            raise failure
+
+    def _in_any(self, condition: bool) -> bool:
+        """Whether it holds in some process: numbers of micro-batches may differ between them."""
+        return any_process(condition, self.params[0].device)
 
 
 def _sum(before: list[Tensor], more: list[Tensor]) -> list[Tensor]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from infhess._distributed import all_reduce_mean, world_size
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.local import DoubleBackwardError
+from infhess.curvature.pooled import AbsentError
 from infhess.curvature.training_pass import GRAPHS
 from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.probe import MicroBatch, Probe, Reading
@@ -42,18 +44,29 @@ class Prober:
     def reset(self) -> None:
         """Nothing observed since the last step."""
         self.pieces: list[MicroBatch] = []
+        self.failure: Exception | None = None  # of this process, until all agree on it
         self.again: DifferenceProbe | None = None  # instead of these, a second run of the closure
         self.probe: Probe | DifferenceProbe | None = None
-        self.micro_batches, self._probed, self.state.observed = 0, math.nan, 0.0
+        self.micro_batches, self._begun, self._probed, self.state.observed = 0, False, math.nan, 0.0
 
     def expects(self, points_of: Callable[[], int]) -> bool:
         """Count a micro-batch; whether curvature is to be probed at the coming step."""
         due = self.state.due
-        points = points_of() if due else 0
+        points = (self.attempt(points_of) or 0) if due else 0
         self.state.observed_at = self.state.steps + 1
         self.state.observed += points
         self.micro_batches += 1
         return due
+
+    def attempt(self, prepare: Callable[[], Any]) -> Any:
+        """What a process does by itself before a probe; where there are others, an error waits until all agree on it."""
+        try:
+            return prepare()
+        except Exception as error:
+            if world_size() == 1:
+                raise
+            self.failure = self.failure or error
+            return None
 
     @property
     def complete(self) -> bool:
@@ -69,9 +82,9 @@ class Prober:
         if len(self.pieces) < GRAPHS:
             self.pieces.append(MicroBatch(source, batch))
 
-    def begin(self, read: Read) -> tuple[str, ...]:
+    def begin(self, read: Read, params: Sequence[Tensor]) -> tuple[str, ...]:
         """One probe. One that fails changes nothing, in all processes; the first has to tell something."""
-        self._before = copy(self.state)
+        self._before, self._begun, self._params = copy(self.state), True, params
         failure: ValueError | None = None
         try:
             self._follow(read)
@@ -81,10 +94,12 @@ class Prober:
             self.state = self._before
             self.reset()
             raise
-        self.state.probed()
+        if not isinstance(failure, AbsentError):  # else the next step is tried
+            self.state.probed()
         if failure is not None and not isinstance(failure, NothingToReadError):
-            self.probe, self.pieces, self.again = None, [], None
-            if isinstance(failure, DoubleBackwardError) or math.isnan(self.state.log_rate):
+            self.probe, self.pieces, self.again, self.failure = None, [], None, None
+            first = math.isnan(self.state.log_rate) and not isinstance(failure, AbsentError)
+            if first or isinstance(failure, DoubleBackwardError):
                 self.reset()
                 raise failure
         return () if failure is None else (f"a curvature probe was skipped: {failure}",)
@@ -93,7 +108,8 @@ class Prober:
     def _follow(self, read: Read) -> None:
         """Read the probe along the gradient as it stands, and follow what it says."""
         state = self.state
-        probe = self.probe = self.again or Probe(self.pieces, self.micro_batches)
+        live, failure = [p for p in self._params if p.requires_grad], self.failure
+        probe = self.probe = self.again or Probe(self.pieces, self.micro_batches, params=live, failure=failure)
         reading = read(probe)
         self.cost = probe.cost
         state.count_points(all_reduce_mean([state.observed], probe.params[0].device)[0] * world_size())
@@ -103,22 +119,27 @@ class Prober:
             raise NothingToReadError("there was no gradient, or no curvature along it, on this batch")
         state.see(reading.log_ratio)
 
-    def finish(self, gradient: float, read: Read) -> tuple[str, ...] | None:
+    def finish(self, gradient: float, read: Read, params: Sequence[Tensor]) -> tuple[str, ...] | None:
         """The step is made with a gradient of this length: read anew where it was clipped, unscaled or added to since.
 
         Notes where it is probed here for the first time: all of a training pass is known only now.
         """
         notes, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
         try:
-            if (self.pieces or self.again) and math.isfinite(gradient):
-                if self.probe is None and math.isnan(self._probed):
-                    notes = self.begin(read)
+            if (self.pieces or self.again or self.failure) and math.isfinite(gradient):
+                if not self._begun:
+                    notes = self.begin(read, params)
                 elif self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient:
                     self._read_anew(read)
         finally:
             self.reset()
         self.state.micro_batches = micro_batches
         return notes
+
+    def expect_of_all(self) -> None:
+        """A probe is due in all processes: one that has nothing to probe says so, and the others do not wait for it."""
+        if world_size() > 1 and not (self._begun or self.pieces or self.again or self.failure):
+            self.failure = AbsentError("no training pass was seen in it; call watch() or observe() in all processes")
 
     def _read_anew(self, read: Read) -> None:
         """As if the first reading had not been; it stands where weights of the probe's graph have changed since."""

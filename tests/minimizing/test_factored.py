@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from convex_cases import small
@@ -53,7 +55,7 @@ def test_the_inverse_makes_a_softmax_well_conditioned():
     problem = small(softmax, 5, n=4000, d=20, l2=1e-3)
     model = problem.model()
     source = Hessian(problem.loss(model), model.parameters(), [problem.data])
-    curvature = PoolCurvature(source, [problem.data], True, DOUBLE)
+    curvature = PoolCurvature(source, [problem.data], math.inf, DOUBLE)
     P2 = factored_inverse(source, problem.data, 400, curvature)
     H = problem.hessian(model.weight)
     PH = torch.stack([P2.apply(h) for h in H], 1)  # the transpose of H P²

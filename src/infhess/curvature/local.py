@@ -15,7 +15,7 @@ from torch import Tensor
 from infhess.curvature.flat import Flat, real, shifted
 from infhess.curvature.untouched import Coarsest, TwiceDifferentiable, Watch, backward_alone, untouched
 
-# Columns of a block that are multiplied in one pass: it takes so many times the memory of a product.
+# Columns of a block that are multiplied in one pass, unless more are asked for: it takes so many times the memory of a product.
 COLUMNS = 16
 
 
@@ -162,6 +162,7 @@ class HessianLocal(Local):
     `plain`: batches of this loss are known to leave nothing behind, in the forward pass and in the product.
     """
 
+    columns = COLUMNS
     _looked = False
 
     def __init__(
@@ -196,7 +197,7 @@ class HessianLocal(Local):
         if not all(g.requires_grad for g in self.gradients) or any(p.is_complex() for p in self.flat.live):
             return super().block(S)
         try:
-            return torch.cat([self._columns(part) for part in S.split(COLUMNS, 1)], 1)  # type: ignore[no-untyped-call]
+            return torch.cat([self._columns(part) for part in S.split(self.columns, 1)], 1)  # type: ignore[no-untyped-call]
         except RuntimeError:  # an operation that cannot be batched
             return super().block(S)
 

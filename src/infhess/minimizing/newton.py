@@ -20,7 +20,7 @@ from infhess.minimizing.reservoir import Reservoir
 from infhess.minimizing.secants import Secant, two_loops, usable
 
 # Share of the gap that conjugate gradients may leave; iterations at the most.
-TOLERANCE, MOST = 0.02, 250
+TOLERANCE, MOST = 0.05, 250
 # Iterations after which P is built anew: few where that is cheap.
 SLOW, SLOW_NYSTROM = 12, 30
 # Secants kept: of what a pool misses, and of everything where there is no pool.
@@ -62,9 +62,9 @@ class Kept:
         self.source, self.plan, self.reservoir, self.wide = source, plan, reservoir, wide
         self.most = memory / max(graph, 1.0)  # points whose graphs may be kept
 
-    def curvature(self, chunks: list[Batch], points: int) -> PoolCurvature:
+    def curvature(self, chunks: list[Batch]) -> PoolCurvature:
         """At the present parameters."""
-        return PoolCurvature(self.source, chunks, points <= self.most, self.wide)
+        return PoolCurvature(self.source, chunks, self.most, self.wide)
 
     def inverse(self, first: int, pool: int) -> Inverse:
         """P² from points of the pool that are not held out."""
@@ -72,10 +72,10 @@ class Kept:
         points = min(pool - first, build_points(plan.method, source.size, pool, plan.slices or plan.rank))
         chunks = self.reservoir.between(first, first + points)
         if plan.method == DENSE:
-            return dense_inverse(self.curvature(chunks, points))
+            return dense_inverse(self.curvature(chunks))
         if plan.slices:
             (batch,) = self.reservoir.shuffled(first, first + points)
-            return factored_inverse(source, batch, plan.slices, self.curvature(chunks, points))
+            return factored_inverse(source, batch, plan.slices, self.curvature(chunks))
         return nystrom_inverse(source, chunks, plan.rank, self.wide)
 
 
@@ -133,7 +133,7 @@ class PoolNewton:
         if not (self.whole and self.points <= kept.most and kept.source.kind == "exact"):
             return None
         try:
-            self._curvature = curvature = kept.curvature(self._chunks, self.points)
+            self._curvature = curvature = kept.curvature(self._chunks)
         except ValueError:  # the loss is not finite here
             return Value(math.inf, torch.zeros(kept.source.size, dtype=kept.wide), self.points)
         finite = bool(torch.isfinite(curvature.gradient).all())
@@ -145,7 +145,7 @@ class PoolNewton:
         if not bool(g.any()):
             return nothing_left(here)
         self.grown = False
-        curvature = self._curvature or self.kept.curvature(self._chunks, self.points)
+        curvature = self._curvature or self.kept.curvature(self._chunks)
         self._curvature = None
         return self._exact(g, curvature) if self.plan.exact else self._conjugate(g, curvature)
 

@@ -11,24 +11,37 @@ from torch import Tensor
 
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
-from infhess.curvature.local import HessianLocal, Local
+from infhess.curvature.local import COLUMNS, HessianLocal, Local
 from infhess.preconditioners.build import NEGATIVE, blocked
+
+# Points times columns of a block that are multiplied in one pass: on small data PyTorch's share of a pass is most of it.
+AT_ONCE = 2**18
+# Pivots of a Cholesky factor, smallest over largest, above which rounding does not matter.
+WELL_CONDITIONED = 1e-5
 
 Apply = Callable[[Tensor], Tensor]
 
 
 class PoolCurvature:
-    """Products with the mean Hessian of chunks of data at the present parameters; graphs are kept between products, or not."""
+    """Products with the mean Hessian of chunks of data at the present parameters.
 
-    def __init__(self, source: Hessian, chunks: list[Batch], keep: bool, wide: torch.dtype) -> None:
+    Args:
+        most: points whose graphs may be kept between products, or taken in several columns at once.
+
+    """
+
+    def __init__(self, source: Hessian, chunks: list[Batch], most: float, wide: torch.dtype) -> None:
         self.source, self.chunks, self.wide = source, chunks, wide
         sizes = [source.points_of(c) for c in chunks]
         self.points, self._shares = sum(sizes), [n / sum(sizes) for n in sizes]
-        self._kept = list(map(self._local, range(len(chunks)))) if keep else None
+        self._columns = max(COLUMNS, int(min(most, AT_ONCE) / max(sizes)))
+        self._kept = list(map(self._local, range(len(chunks)))) if self.points <= most else None
 
     def _local(self, i: int) -> Local:
         local = self.source.at(self.chunks[i], i)
         local.points = self.source.points_of(self.chunks[i])
+        if isinstance(local, HessianLocal):
+            local.columns = self._columns
         return local
 
     def _locals(self) -> Iterator[tuple[float, Local]]:
@@ -43,22 +56,24 @@ class PoolCurvature:
     @cached_property
     def gradient(self) -> Tensor:
         """The mean gradient of the pool."""
-        parts = [share * local.gradient().to(self.wide) for share, local in self._locals()]
-        return torch.stack(parts).sum(0)
+        return self._mean(lambda local: local.gradient())
+
+    def _mean(self, of: Callable[[Local], Tensor]) -> Tensor:
+        """Over chunks, weighed by points."""
+        parts = [of(local).to(self.wide) * share for share, local in self._locals()]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def product(self, v: Tensor) -> Tensor:
         """H v."""
         s = v.to(self.source.like)
-        parts = [share * local.product(s).to(self.wide) for share, local in self._locals()]
         self.source.count_products(1, self.points)
-        return torch.stack(parts).sum(0)
+        return self._mean(lambda local: local.product(s))
 
     def block(self, V: Tensor) -> Tensor:
         """H V, for a few columns."""
         S = V.to(self.source.like)
-        parts = [share * local.block(S).to(self.wide) for share, local in self._locals()]
         self.source.count_products(V.shape[1], self.points)
-        return torch.stack(parts).sum(0)
+        return self._mean(lambda local: local.block(S))
 
 
 def graph_bytes(source: Hessian, chunk: Batch) -> int:
@@ -89,7 +104,12 @@ def dense_inverse(curvature: PoolCurvature) -> Inverse:
     """V diag(1/λ) Vᵀ of the dense Hessian, with eigenvalues that are rounding raised to where they are not."""
     like = curvature.source.like
     H = curvature.block(torch.eye(curvature.source.size, dtype=like.dtype, device=like.device))
-    values, V = torch.linalg.eigh((H + H.mT) / 2)
+    H = (H + H.mT) / 2
+    L, failed = torch.linalg.cholesky_ex(H)
+    pivots = L.diagonal()
+    if not failed and float(pivots.min()) > WELL_CONDITIONED * float(pivots.max()):
+        return Inverse(lambda v: torch.cholesky_solve(v[:, None], L)[:, 0], False)
+    values, V = torch.linalg.eigh(H)
     top = float(values[-1]) if float(values[-1]) > 0 else 1.0
     clipped = values.clamp(min=10 * torch.finfo(like.dtype).eps * top)
     flat = not float(values[-1]) > 0

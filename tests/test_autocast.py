@@ -153,18 +153,6 @@ def test_rate_free_is_the_same_within_autocast():
     same(v, w)
 
 
-def test_snapshots_are_the_same_within_autocast():
-    loss, w, data = least_squares(10.0)
-    snapshot, found = infhess.Snapshot(loss, [w]), []
-    for inside in (torch.enable_grad, autocast):
-        w.grad = torch.ones_like(w)
-        with inside():
-            snapshot.take([data])
-            snapshot.correct(tuple(t[:8] for t in data))
-        found.append(w.grad)
-    same(*found)
-
-
 # ---- what is the user's own
 
 

@@ -39,7 +39,6 @@ TESTS = {
     "optim/rate_free": "rate_free rate_free_contract clipping accumulation rate_free_checkpoints",
     "optim/reports": "reports rate_free observe_nets preconditioned",
     "optim/scalings": "diagonal rate_free rate_free_contract",
-    "optim/snapshot": "snapshot",
     "optim/wrapper": "convex_rule contract_groups contract_gradients contract_failures preconditioned_methods",
     "posterior/": "base priors",
     "posterior/base": "base observations",

@@ -5,7 +5,7 @@ from infhess.active import State, infer, infer_steps
 from infhess.curvature import BatchSource, DoubleBackwardError, Fisher, GaussNewton, Hessian, Products, Source, select
 from infhess.lowrank import LowRank, Operator, SingularError
 from infhess.minimizing import Minimum, minimize
-from infhess.optim import NothingSeenError, Preconditioned, Rate, RateFree, RateReport, Report, Snapshot
+from infhess.optim import NothingSeenError, Preconditioned, Rate, RateFree, RateReport, Report
 from infhess.posterior import (
     ContradictionError,
     CurvatureShaped,
@@ -83,7 +83,6 @@ __all__ = [
     "RateFree",
     "RateReport",
     "Report",
-    "Snapshot",
     # convex problems in one call
     "Minimum",
     "minimize",

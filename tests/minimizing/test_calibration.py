@@ -2,109 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import product
+import os
 from statistics import median
 
 import pytest
-import torch
 
-import infhess
-from convex_cases import needs_data, small
-from infhess.problems.convex_problems import breast_cancer, convex_problem, digits_softmax, logistic, poisson, softmax
-from infhess.problems.convex_problems import squares as squares_loss
-from minimizing_cases import batches_of
-
-# Below this the reference and the loss in double precision agree in nothing but rounding.
-FLOOR = 1e-11
+from convex_cases import small
+from infhess.bench import convex_calibration
+from infhess.bench.convex_calibration import HOLDS, TALL, TIGHT, Case, held, measured, ratios
+from infhess.problems.convex_problems import CONVEX, logistic, poisson, softmax, squares
 
 
-def parts(problem, n, l2, seed):
-    """The problem on n of its points, with another l2."""
-    x, y = problem.data
-    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:n]
-    return replace(problem, data=(x[chosen], y[chosen]), l2=l2, test=None)
-
-
-def ends_of(problem):
-    """The loss at the minimum and at the start."""
-    return problem.value(problem.solved()), problem.value(problem.model())
-
-
-def trials(problem, ends, batch, seed):
-    """(bound, true gap) of each pass of a run that has a gap."""
-    best, start = ends
-    model, true = problem.model(), []
-    result = infhess.minimize(
-        problem.loss(model), model.parameters(), batches_of(problem, batch, seed), gap=1e-9, passes=40,
-        callback=lambda row: true.append((problem.value(model) - best) / (start - best)),
-    )  # fmt: skip
-    rows = [(row, gap) for row, gap in zip(result.history, true) if row["gap"] == row["gap"] and not row["cut"]]
-    return [(row["gap_upper"], gap) for row, gap in rows if gap > FLOOR]
-
-
-def checked(found):
-    assert sum(bound >= true for bound, true in found) >= 0.93 * len(found)
-    assert median(bound / true for bound, true in found) <= 10
-
-
-def pool_of(monkeypatch, points):
-    """A pool of so many points at the most, of all the data where none is given."""
-    monkeypatch.setattr("infhess.minimizing.choice.ALL", 0 if points else 10**9)
-    monkeypatch.setattr("infhess.minimizing.choice.POOL_POINTS", points or 8192)
+def checked(jobs):
+    """Run them: all that the bench aims at holds, and every run arrives."""
+    found = measured([row for job in jobs for row in job.run()])
+    assert held(found) >= HOLDS
+    assert median(ratios(found)) <= TIGHT
+    last = {m.run: m.gap for m in found}
+    assert max(last.values()) <= convex_calibration.TARGET
+    return found
 
 
 def test_the_bound_holds_on_small_problems(monkeypatch):
-    cases = [
-        small(squares_loss, n=1500),
-        *(small(loss, k, n=1500) for loss, k in ((logistic, 1), (softmax, 4), (poisson, 1))),
-    ]
-    found = []
-    for (i, problem), l2 in product(enumerate(cases), (1e-5, 1e-2)):
-        part = parts(problem, 1500, l2, i)
-        ends = ends_of(part)
-        for points in (0, 200, 500):
-            pool_of(monkeypatch, points)
-            found += trials(part, ends, 32 if i % 2 else 256, i)
-    assert len(found) > 100
-    checked(found)
+    losses = {"squares": (squares, 1), "logistic": (logistic, 1), "softmax": (softmax, 4), "poisson": (poisson, 1)}
+    cases = []
+    for i, (name, (loss, outputs)) in enumerate(losses.items()):
+        monkeypatch.setitem(CONVEX, name, lambda loss=loss, outputs=outputs: small(loss, outputs, n=1500))
+        cases += [(Case(name, 1500, l2, i), (1, 3), (256 if i % 2 else 32,)) for l2 in (1e-5, 1e-2)]
+    monkeypatch.setattr(convex_calibration, "cases", lambda quick: cases)
+    assert len(checked(convex_calibration.jobs())) > 100
 
 
 @pytest.mark.long
-@needs_data
-def test_the_bound_holds_over_two_hundred_runs(monkeypatch):
-    """Five problems, l2 from 1e-6 to 1e-2, n from 500 on, pools of all the data, of half and of a quarter, batch 32 and 256."""
-    problems = {
-        "digits": (digits_softmax, (500, 1797)),
-        "breast-cancer": (breast_cancer, (500, 569)),
-        "mnist-3v5": (lambda: convex_problem("mnist-3v5"), (4000,)),
-        "sarcos-nat": (lambda: convex_problem("sarcos-nat"), (2000, 20_000)),
-        "sarcos-map": (lambda: convex_problem("sarcos-map"), (2000, 20_000)),
-    }
-    found, runs = [], 0
-    for make, sizes in problems.values():
-        problem = make()
-        for n, l2 in product(sizes, (1e-6, 1e-4, 1e-2)):
-            part = parts(problem, n, l2, runs)
-            ends = ends_of(part)
-            for share, batch in product((0, 2, 4), (32, 256)):
-                pool_of(monkeypatch, n // share if share else 0)
-                found += trials(part, ends, batch, runs)
-                runs += 1
-    for l2, seed in product((1e-6, 1e-5, 1e-4, 1e-3, 1e-2), range(3)):
-        part = replace(generated(seed), l2=l2)
-        ends = ends_of(part)
-        for share in (0, 4, 16):
-            pool_of(monkeypatch, 100_000 // share if share else 0)
-            found += trials(part, ends, 256, seed)
-            runs += 1
-    assert runs >= 200
-    checked(found)
+def test_the_bound_holds_on_a_part_of_the_bench(monkeypatch):
+    """Every fourth problem of `infhess bench convex --calibration`, which has all of them."""
+    chosen = convex_calibration.cases()[::4]
+    if not os.environ.get("INFHESS_DATA"):
+        chosen = [c for c in chosen if c[0].problem in (*convex_calibration.QUICK, TALL)]
+    monkeypatch.setattr(convex_calibration, "cases", lambda quick: chosen)
+    checked(convex_calibration.jobs())
 
 
-def generated(seed):
-    """Logistic regression of 100,000 points, 40 features with a condition of 1e4."""
-    g = torch.Generator().manual_seed(seed)
-    x = torch.randn(100_000, 40, generator=g, dtype=torch.float64) * torch.logspace(0, -2, 40, dtype=torch.float64)
-    y = torch.sign(x.sum(1) + torch.randn(100_000, generator=g, dtype=torch.float64))
-    return replace(small(logistic), data=(x, y))
+def test_the_bench_has_two_hundred_runs_over_all_sizes():
+    jobs = [job for job in convex_calibration.jobs() if job.template.method.startswith("pool")]
+    assert len({job.key for job in jobs}) == len(jobs) >= 200
+    cases = [job.arguments[0] for job in jobs]
+    assert (min(c.n for c in cases), max(c.n for c in cases)) == (500, 100_000)
+    assert (min(c.l2 for c in cases), max(c.l2 for c in cases)) == (1e-6, 1e-2)
+
+
+def test_the_report_in_small(tmp_path):
+    def row(method, loss, bound=0.0, batch=32):
+        return convex_calibration.Row("e", "p, n 9", method, 0, batch, loss=loss, metric=bound)
+
+    rows = [row("exact solution", 1.0, batch=0), row("start", 2.0, batch=0)]
+    rows += [row("pool 1/1", 1.1, 0.2), row("pool 1/1", 1 + 1e-10, 0.5e-10), row("pool 1/2", 1.5, 0.75)]
+    text = convex_calibration.report(rows, tmp_path)
+    assert "| p | 2 | 3 | 66.7 % | 1.50 | 1 |" in text
+    assert "| share of passes in which gap_upper(0.95) is at least the gap | 0.667 | ≥ 0.93 | no |" in text
+    assert {p.name for p in tmp_path.iterdir()} == {"table.md", "targets.md"}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 
 from infhess.bench.published import sketchy
-from infhess.harness import AVERAGED, Baseline, Online, Run, fixed, methods, schedule_free
-from infhess.optim import Preconditioned, Snapshot
+from infhess.harness import AVERAGED, Baseline, Run, fixed, methods, schedule_free
 from infhess.problems import ConvexProblem, CountedStream
 
 
@@ -53,28 +51,7 @@ class LowRankPsgd(Run):
         self.products += 1
 
 
-class VarianceReduced(Online):
-    """Online; from the second epoch on with one snapshot per epoch, taken at the average, where it goes on."""
-
-    def __init__(self, problem: ConvexProblem, stream: CountedStream) -> None:
-        super().__init__(problem, stream, lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0)))
-        self.snapshot, self.due = Snapshot(self.loss, self.model.parameters()), stream.population
-
-    def step(self) -> None:
-        """One batch; before it, a snapshot where one is due."""
-        if self.stream.points >= self.due:
-            self.model.load_state_dict(self.models[AVERAGED].state_dict())
-            self.snapshot.take(self.stream.epoch())
-            self.due = self.stream.points + self.stream.population
-        super().step()
-
-    def observe(self, batch: Any) -> None:
-        """The corrected gradient first."""
-        self.snapshot.correct(batch)
-        super().observe(batch)
-
-
-ONLINE, UPDATED, REDUCED = "infhess, online", "infhess, update", "infhess, online with snapshots"
+ONLINE, UPDATED = "infhess, online", "infhess, update"
 PAPER, SKETCHY, SKETCHY32, ADAM = "paper", "SketchySGD, rank 10", "SketchySGD, rank 32", "Adam"
 _RATES = tuple(float(f"{10 ** (i / 2):.2g}") for i in range(-9, 5))
 _RHO = tuple(float(f"{10.0**i:g}") for i in range(-6, 3))
@@ -82,7 +59,6 @@ _RHO = tuple(float(f"{10.0**i:g}") for i in range(-6, 3))
 METHODS: dict[str, Baseline] = {
     ONLINE: Baseline(methods.online, models=(AVERAGED,)),
     UPDATED: Baseline(methods.updated, models=(AVERAGED,)),
-    REDUCED: Baseline(fixed(VarianceReduced), models=(AVERAGED,)),
     PAPER: Baseline(methods.paper, _RATES),
     SKETCHY: Baseline(partial(sketchy, 10), _RHO, 1e-3),
     SKETCHY32: Baseline(partial(sketchy, 32), _RHO),

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from infhess._version import __version__
-from infhess.bench.convex_baselines import ADAM, METHODS, ONLINE, PAPER, REDUCED, SKETCHY, SKETCHY32, UPDATED
+from infhess.bench.convex_baselines import ADAM, METHODS, ONLINE, PAPER, SKETCHY, SKETCHY32, UPDATED
 from infhess.bench.convex_bench import BATCHES, COST, EXPERIMENT, LIBRARY, STABILITY, Axes
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
@@ -17,10 +17,10 @@ from infhess.harness import EXACT, GAPS, START, Row, missing, shown
 from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, target_cells, write
 
 AXES = ("data points", "work", "seconds")
-INFHESS = (ONLINE, UPDATED, REDUCED)
+INFHESS = (ONLINE, UPDATED)
 RIVALS = tuple(f"{name}, tuned" for name in (PAPER, SKETCHY, SKETCHY32, ADAM))
 COLOURS = {
-    ONLINE: (plots.BLUE, "-"), UPDATED: (plots.INK, "-"), REDUCED: (plots.BLUE, ":"),
+    ONLINE: (plots.BLUE, "-"), UPDATED: (plots.INK, "-"),
     RIVALS[0]: (plots.PURPLE, "-"), RIVALS[1]: (plots.GREEN, "-"), RIVALS[2]: (plots.GREEN, "--"),
     RIVALS[3]: (plots.ORANGE, "-"), "sgd, tuned": (plots.GREY, "-"), "schedule-free sgd, tuned": (plots.GREY, "--"),
     "Adam, cosine, tuned": (plots.ORANGE, "--"), "PSGD, low rank 10, tuned": (plots.GREY, ":"),

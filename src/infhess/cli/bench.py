@@ -187,6 +187,9 @@ def convex(
     accuracy: Annotated[
         bool, typer.Option("--accuracy", help="minimize to eight digits, beside solvers; timed one by one.")
     ] = False,
+    calibration: Annotated[
+        bool, typer.Option("--calibration", help="Whether the bound on minimize's gap holds, over 200 runs.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A few small problems that need no data, one seed.")] = False,
     fresh: Fresh = False,
     workers: Workers = 0,
@@ -210,8 +213,10 @@ def convex(
 
         plots.require()
         use(data_dir)
-        if accuracy and tune:
-            raise ValueError("expected at most one of --accuracy and --tune")
+        if accuracy + calibration + tune > 1:
+            raise ValueError("expected at most one of --accuracy, --calibration and --tune")
+        if calibration:
+            return _calibration(out or Path("runs/bench-convex-calibration"), quick, fresh, workers)
         if accuracy:
             return _accuracy(out or Path("runs/bench-convex-accuracy"), seed_range(seed, seeds, quick), quick, fresh)
         show.not_installed(missing(METHODS))
@@ -243,3 +248,14 @@ def _accuracy(folder: Path, seeds: list[int], quick: bool, fresh: bool) -> None:
     text = comparison.report(file.rows, folder, seeds)
     run = comparison.picture(folder / "run.svg", seeds[0], "digits" if quick else "mnist-3v5")
     typer.echo(f"{text}\nrows: {file.path}\none run: {run}\nreport: {folder / 'report.html'}")
+
+
+def _calibration(folder: Path, quick: bool, fresh: bool, workers: int) -> None:
+    """The bound on the gap beside the gap, over many runs."""
+    from infhess.bench import convex_calibration
+    from infhess.cli import show
+    from infhess.harness.rows import RowFile
+
+    file = RowFile(folder, fresh=fresh)
+    show.run(list(convex_calibration.jobs(quick)), file, workers)
+    typer.echo(f"{convex_calibration.report(file.rows, folder)}\nrows: {file.path}")

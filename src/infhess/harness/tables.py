@@ -13,7 +13,6 @@ Cells = Sequence[Sequence[str]]
 
 # What a method is called where people read, by its name in rows; longer names first.
 SHOWN = {
-    "infhess, online with snapshots": "infhess, no learning rate, with snapshots",
     "infhess, online momentum": "infhess around momentum",
     "infhess, online Adam": "infhess around Adam",
     "infhess, online sgd": "infhess around sgd",

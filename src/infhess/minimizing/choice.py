@@ -34,7 +34,10 @@ SGD_STEPS = (32, 300)
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a problem: weights, points, those kept, the memory, bytes of a number, and the weights' shape if they are a matrix."""
+    """Of a problem: weights, points, those kept, the memory, bytes of a number, and the weights' shape if they are a matrix.
+
+    `pool` is how many points the pool has, where that is not left to the rule.
+    """
 
     size: int
     points: int
@@ -42,6 +45,7 @@ class Facts:
     memory: float
     itemsize: int
     matrix: tuple[int, int] | None = None
+    pool: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Plan:
 def planned(facts: Facts) -> Plan:
     """The cheapest way of those that the memory allows for."""
     size, points, kept, memory = facts.size, facts.points, facts.kept, facts.memory
-    pool = points if points <= min(ALL, kept) else min(POOL_POINTS, kept)
+    pool = facts.pool or (points if points <= min(ALL, kept) else min(POOL_POINTS, kept))
     rank = max(1, min(RANK, size, pool // POINTS_A_RANK, int(memory / 8 / (size * facts.itemsize))))
     held = pool // HELD_OUT if pool < points else 0
     prices = Prices(size, points, pool, rank, slices_for(facts.matrix, pool), facts.itemsize == 8)

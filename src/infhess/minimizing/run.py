@@ -44,6 +44,7 @@ class Run:
         self.objective = Objective(loss, params)
         self.batches, self.target, self.most, self.memory, self.started = batches, target, most, memory, started
         self.one_shot = isinstance(batches, Iterator)
+        self.pool: int | None = None  # points of it; None: by the rule
         self.source = Hessian(loss, self.objective.flat.params, batches)
         self.reservoir = Reservoir(memory / 2, SAMPLE, generator or torch.Generator().manual_seed(0))
         self.best = self.objective.weights
@@ -130,7 +131,7 @@ class Run:
             matrix_of([p.shape for p in flat.params]) if reservoir.cut and len(flat.live) == len(flat.params) else None
         )
         itemsize = self.source.like.element_size()
-        plan = planned(Facts(flat.size, reservoir.points, reservoir.kept, self.memory, itemsize, matrix))
+        plan = planned(Facts(flat.size, reservoir.points, reservoir.kept, self.memory, itemsize, matrix, self.pool))
         if self.history:
             return replace(plan, steps=0)
         return replace(plan, steps=SGD_STEPS[1]) if self.most == 1 else plan

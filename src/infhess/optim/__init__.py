@@ -4,6 +4,5 @@ from infhess.optim.controllers.step_length import NothingSeenError
 from infhess.optim.preconditioned import Preconditioned
 from infhess.optim.rate_free import RateFree
 from infhess.optim.reports import Rate, RateReport, Report
-from infhess.optim.snapshot import Snapshot
 
-__all__ = ["NothingSeenError", "Preconditioned", "Rate", "RateFree", "RateReport", "Report", "Snapshot"]
+__all__ = ["NothingSeenError", "Preconditioned", "Rate", "RateFree", "RateReport", "Report"]

@@ -97,7 +97,7 @@ def reference(batches, rank=32):
         slope.see(t, w, g)
         few = n < 32
         rate = (0.9 if few else 1.4) / ((squares / mean if few else mean) * (1 + 0.5 / probes))
-        rate = min(rate, limit * read / built_at) if built_at else rate
+        rate = min(rate, limit) if built_at else rate
         rate /= math.sqrt(1 + slope.dominated / 50)
         momentum = 0.0 if few else 0.5 / (1 + t / 500)
         # No gradient moves w by more than three of the longest, all that momentum makes of it together.

@@ -18,31 +18,33 @@ from infhess.preconditioners.scaling import Block, Scaling
 from infhess.problems.shuffled import CountedStream, Shuffled, seeded
 from util import F64, randn
 
-REFRESHED = 9152  # data points of the demo at which P² is built for the third time
+REFRESHED, END = 9152, 13_000  # data points of the demo at which P² is built for the third time, and a third more
 
 
-def rise(seed):
+@pytest.mark.long
+def test_no_refresh_raises_the_averaged_loss_of_the_demo_beyond_noise():
     """The largest loss of the averaged iterate after the last refresh, beside what it was then; both less the optimum's."""
-    data = convex_problem()
-    best, after, mark = data.value(data.solved()), [], REFRESHED
-    stream = CountedStream(Shuffled(data.data, 32, torch.Generator().manual_seed(seed)), 22_000)
+    data, rises = convex_problem(), []
+    best = data.value(data.solved())
+    for seed in range(20):
+        stream = CountedStream(Shuffled(data.data, 32, torch.Generator().manual_seed(seed)), END)
+        after = [row - best for row in losses_since(REFRESHED, data, stream, seed)]
+        rises.append(max(after) / after[0])
+    # With the step of the new P² as long as curvature allows for the mean is 1.5, and the largest 5.8.
+    assert math.exp(mean(map(math.log, rises))) < 1.1
+    assert max(rises) < 1.3
+
+
+def losses_since(mark, data, stream, seed):
+    """Of the averaged iterate, whenever 3 % more points were read."""
     with seeded(seed):
         run = online()(data, stream)
         while stream.points < stream.budget:
             run.step()
             if stream.points >= mark:
-                after.append(data.value(run.models[AVERAGED]) - best)
+                yield data.value(run.models[AVERAGED])
                 mark = 1.03 * stream.points
     assert run.optimizer._state.built_at == REFRESHED
-    return max(after) / after[0]
-
-
-@pytest.mark.long
-def test_no_refresh_raises_the_averaged_loss_of_the_demo_beyond_noise():
-    rises = [rise(seed) for seed in range(20)]
-    # Without this refresh the means are 1.06 and at most 1.4: noise. With its step as curvature allows: 1.54, at most 7.
-    assert math.exp(mean(map(math.log, rises))) < 1.15
-    assert max(rises) < 2
 
 
 @pytest.mark.parametrize("split", [True, False])

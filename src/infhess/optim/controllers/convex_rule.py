@@ -149,8 +149,8 @@ def _note(c: Context, found: Largest, rate: float) -> None:
 def _with_step(c: Context, done: Decision) -> Decision:
     """η = 1.4 / λ, cautious while there were few probes, falling once noise dominates; momentum unless batches are small.
 
-    A build of P² does not raise the noise of steps, unless the mean of the iterates clearly descends; afterwards noise may grow
-    with the data read, as means over more iterates hold less of it.
+    A build of P² does not raise the noise of steps, unless the mean of the iterates clearly descends. Nor does anything after it:
+    means over more iterates hold less noise, but where the loss is no quadratic, long steps move the mean itself.
     In the mean square, steps on single points are stable up to 2 E[λ]/E[λ²], which for small batches is far below 2/E[λ].
     """
     n, few = c.state, c.points < SMALL
@@ -158,8 +158,7 @@ def _with_step(c: Context, done: Decision) -> Decision:
     value = n.squares / n.curvature if few else n.curvature
     added = decay(c.base, (done.scaling or c.scaling).root if c.adaptive else None)
     bold = RULE.careful if few or c.adaptive else RULE.bold
-    limit = n.rate_limit * n.read / n.built_at if n.built_at > 0 else math.inf
-    rate = min(bold / (value * (1 + 0.5 / max(n.probes, 1)) + added), limit) / _noise_brake(n)
+    rate = min(bold / (value * (1 + 0.5 / max(n.probes, 1)) + added), n.rate_limit) / _noise_brake(n)
     momentum = 0.0 if few else RULE.momentum / (1 + n.steps / RULE.momentum_half_life)
     return Decision(rate, RULE.longest * rate * n.longest, momentum, done.scaling, done.values, done.notes)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -57,16 +58,21 @@ def optimum_rows(template: Row) -> list[Row]:
     return [replace(template, method=m, data_points=len(x), loss=loss, metric=x.numel()) for m, loss in ends.items()]
 
 
-def jobs(rows: Sequence[Row], names: Sequence[str], seeds: Sequence[int]) -> Iterator[Job]:
-    """Every method on every problem, one after the other; `minimize` at two batch sizes and over seeds."""
-    losses = {(r.problem, r.method): r.loss for r in rows if r.method in (EXACT, START)}
-    for name in names:
-        ends = losses[name, EXACT], losses[name, START]
-        for batch in BATCHES:
-            for seed in seeds:
-                yield Job(Row(EXPERIMENT, name, MINIMIZE, seed, batch), solved, ends)
-        for method in solvers(accuracy_problem(name)):
-            yield Job(Row(EXPERIMENT, name, method, seeds[0]), solved, ends)
+def jobs(rows: Sequence[Row], name: str, seeds: Sequence[int]) -> Iterator[Job]:
+    """`minimize` at two batch sizes and over seeds."""
+    for batch, seed in product(BATCHES, seeds):
+        yield Job(Row(EXPERIMENT, name, MINIMIZE, seed, batch), solved, _ends(rows, name))
+
+
+def peers(rows: Sequence[Row], name: str, seeds: Sequence[int]) -> Iterator[Job]:
+    """Every other method, on the first seed."""
+    for method in solvers(accuracy_problem(name)):
+        yield Job(Row(EXPERIMENT, name, method, seeds[0]), solved, _ends(rows, name))
+
+
+def _ends(rows: Sequence[Row], name: str) -> tuple[float, float]:
+    losses = {r.method: r.loss for r in rows if r.problem == name and r.method in (EXACT, START)}
+    return losses[EXACT], losses[START]
 
 
 def solved(template: Row, best: float, start: float) -> list[Row]:

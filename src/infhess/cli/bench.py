@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -242,9 +243,9 @@ def _accuracy(folder: Path, seeds: list[int], quick: bool, fresh: bool) -> None:
     file = RowFile(folder, fresh=fresh)
     names = comparison.QUICK if quick else (*comparison.KNOWN, *comparison.NEW)
     with on_threads(1):
-        for name in names:  # a problem at a time is in memory
-            _in_turn(comparison.optima([name]), file)
-            _in_turn(comparison.jobs(file.rows, [name], seeds), file)
+        _in_turn(comparison.optima(names), file)
+        for jobs, name in product((comparison.jobs, comparison.peers), names):  # a problem at a time is in memory
+            _in_turn(jobs(file.rows, name, seeds), file)
     text = comparison.report(file.rows, folder, seeds)
     run = comparison.picture(folder / "run.svg", seeds[0], "digits" if quick else "mnist-3v5")
     typer.echo(f"{text}\nrows: {file.path}\none run: {run}\nreport: {folder / 'report.html'}")

@@ -149,8 +149,8 @@ def _note(c: Context, found: Largest, rate: float) -> None:
 def _with_step(c: Context, done: Decision) -> Decision:
     """η = 1.4 / λ, cautious while there were few probes, falling once noise dominates; momentum unless batches are small.
 
-    A build of P² does not raise the noise of steps, unless the mean of the iterates clearly descends. Nor does anything after it:
-    means over more iterates hold less noise, but where the loss is no quadratic, long steps move the mean itself.
+    A build of P² does not raise the noise of steps, unless the mean of the iterates clearly descends; nor does anything after
+    it: means over more iterates hold less noise, but where the loss is no quadratic, long steps move the mean itself.
     In the mean square, steps on single points are stable up to 2 E[λ]/E[λ²], which for small batches is far below 2/E[λ].
     """
     n, few = c.state, c.points < SMALL

@@ -78,6 +78,8 @@ def size_of(batch: Batch) -> int:
     A pair of n inputs and 1 target is taken for the mistake that it mostly is.
     """
     sizes = [t.shape[0] for t in tensors(batch) if t.ndim]
+    if sizes and sizes.count(sizes[0]) == len(sizes) and sizes[0]:
+        return sizes[0]
     size = max(set(sizes) - {1}, default=1)
     shared = sizes.count(1) if size > 1 else 0
     most = sizes.count(size) > shared or (sizes.count(size) == shared and is_named(batch))

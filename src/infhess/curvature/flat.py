@@ -134,13 +134,14 @@ def length(groups: Iterable[Sequence[Tensor]]) -> float:
 
 def _norms(group: Sequence[Tensor]) -> Sequence[Tensor]:
     """The length of each tensor; of many small ones, the length of all together."""
-    wide = [_wide(v) for v in group]
+    wide = [widened(v) for v in group]
     if len(wide) > MANY and wide[0].device.type == "cpu" and sum(v.numel() for v in wide) <= MANY * SMALL:
         return [torch.linalg.vector_norm(torch._C._nn.flatten_dense_tensors(wide), dtype=torch.float64)]
     return torch._foreach_norm(wide)
 
 
-def _wide(v: Tensor) -> Tensor:
+def widened(v: Tensor) -> Tensor:
+    """Single precision at the least."""
     return v.float() if v.dtype in HALF else v
 
 
@@ -150,6 +151,12 @@ def shaped(v: Tensor, p: Tensor) -> Tensor:
         parts = v.reshape(*p.shape, 2).to(p.device, p.real.dtype, copy=True)  # at an even place in memory
         return torch.view_as_complex(parts)
     return v.reshape(p.shape).to(p.device, p.dtype)
+
+
+def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """All of them as one vector; a view where there is one alone."""
+    parts = [v if v.dtype == dtype and v.device == device else real(v).to(device, dtype) for v in tensors]
+    return torch._C._nn.flatten_dense_tensors(parts)
 
 
 def dense(v: Tensor) -> Tensor:

@@ -94,7 +94,9 @@ PLAIN = (torch.optim.SGD, torch.optim.ASGD)
 
 def divisor(base: torch.optim.Optimizer) -> Callable[[State, Group, Tensor | None], Tensor] | None:
     """How the base scales gradients; None for one that does not, or in no known way (RAdam begins without)."""
-    return next((f for kind, f in DIVISORS.items() if isinstance(base, kind)), None)
+    return (
+        None if isinstance(base, PLAIN) else next((f for kind, f in DIVISORS.items() if isinstance(base, kind)), None)
+    )
 
 
 def rate_is_known(base: torch.optim.Optimizer) -> bool:
@@ -185,7 +187,7 @@ def reference_rate(groups: list[Group], made_with: float, scheduled: float) -> f
     """
     named = [float(group["max_lr"]) for group in groups if "max_lr" in group]
     first = [float(group["initial_lr"]) for group in groups if "initial_lr" in group]
-    return max(named or [*first, scheduled], default=made_with) or made_with if named or first else made_with
+    return max(named or [*first, scheduled]) or made_with if named or first else made_with
 
 
 def made_with_rate(groups: list[Group]) -> float:

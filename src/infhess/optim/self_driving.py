@@ -26,7 +26,7 @@ from infhess.optim.preconditioning.apply import fits
 from infhess.optim.rate.probe import MicroBatch, Probe
 from infhess.optim.reports import Report
 from infhess.optim.sharded import check_whole
-from infhess.optim.wrapper import Wrapper
+from infhess.optim.wrapper import Wrapper, size_of
 
 # More parameters than this are a net: its curvature is followed, not inferred, and no mean of its iterates is kept.
 LARGE = 100_000
@@ -178,8 +178,9 @@ class SelfDriving(Wrapper):
             raise ValueError(
                 f"observe: {type(self.base).__name__} does not move by its rate times a known scaling; wrap SGD or Adam"
             )
-        check_whole(self._params(), "Preconditioned")
-        self._check_rates()
+        if not self._state.steps:
+            check_whole(self._params(), "Preconditioned")
+            self._check_rates()
 
     def _before_step(self) -> None:
         """Where micro-batches were more or fewer than those of the step before: act upon what there is."""
@@ -199,9 +200,7 @@ class SelfDriving(Wrapper):
         started, state, seen = time.perf_counter(), self._state, list(self._observed)
         self._acted, self._was_fresh = len(seen), not state.active
         failure, points = _sized(seen)
-        # Of a training pass there is no loss to evaluate anew. Processes that train one model together agree on what they see
-        # by the rule for nets alone.
-        if any(o.loss is None for o in seen) or self.blocks == "layer" or world_size() > 1 or self._size > LARGE:
+        if not state.nonconvex and self._is_net(seen):
             state.nonconvex = 1.0
         state.read += points
         state.steps += 1
@@ -217,6 +216,15 @@ class SelfDriving(Wrapper):
             raise
         self._follow(decision)
         return self._report(context, decision, time.perf_counter() - started)
+
+    def _is_net(self, seen: list[Observed]) -> bool:
+        """Whether the rule for nets is in charge.
+
+        Of a training pass there is no loss to evaluate again. Processes that train one model agree by that rule alone.
+        """
+        if world_size() > 1 or any(o.loss is None for o in seen):
+            return True
+        return not self._state.steps and (self.blocks == "layer" or size_of(self.base) > LARGE)
 
     def _context(self, seen: list[Observed], points: int, failure: Exception | None) -> Context:
         batch = None if self._state.nonconvex else _together(seen)

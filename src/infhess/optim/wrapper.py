@@ -13,7 +13,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from infhess._precision import full_precision_step
 from infhess.curvature.flat import length, real
-from infhess.optim.base_optimizers import decayed, divisor, made_with_rate, momentum_of, reference_rate
+from infhess.optim.base_optimizers import Momentum, decayed, divisor, made_with_rate, momentum_of, reference_rate
 from infhess.optim.checkpoint import Checkpointed
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.apply import inside, preconditioned, redirected, shortened
@@ -24,8 +24,6 @@ from infhess.preconditioners.scaling import Scaling
 
 # The most numbers that the directions take by default: 1 GiB in single precision.
 LARGEST_BASIS = 2**28
-# What of a group is another during a step.
-CHANGED = ("lr", "momentum")
 
 
 class Wrapper(Checkpointed):
@@ -41,8 +39,6 @@ class Wrapper(Checkpointed):
         self.base, self.blocks, self.rank = base, blocks, rank or default_rank(base)
         self._learnt, self._drift, self._linked = PreconditionerState(self.rank), Drift(), False
         self._published = False  # whether the names of what was learnt are in `state`
-        self._counted: tuple[int, ...] = ()
-        self._count = 0
         super().__init__(base.param_groups, base.defaults)
         self._link(self.param_groups, base.state)
         self._state.base_rate = made_with_rate(self.param_groups)
@@ -56,13 +52,6 @@ class Wrapper(Checkpointed):
         self.param_groups = self.base.param_groups = groups
         self.state = self.base.state = state
         self._linked = True
-
-    @property
-    def _size(self) -> int:
-        """Numbers in all parameters, counted once for each set of them."""
-        if self._counted != (key := tuple(len(group["params"]) for group in self.param_groups)):
-            self._counted, self._count = key, size_of(self.base)
-        return self._count
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """One more group for the base, and everything learnt so far is forgotten: it was of another set of parameters."""
@@ -100,8 +89,9 @@ class Wrapper(Checkpointed):
         self._before_step()
         if not self._state.active:
             self._base_step()
-        elif self._may_step():
-            self._active_step()
+        else:
+            with torch.no_grad():
+                self._active_step()
         if not self._published:
             self._publish()
         return loss
@@ -113,60 +103,70 @@ class Wrapper(Checkpointed):
     def _before_step(self) -> None:
         """What is left to do once gradients are final."""
 
-    def _may_step(self) -> bool:
-        """Whether a learning rate is known, and the gradient is finite."""
-        if any(p.grad is not None and p.grad.is_sparse for p in self._params()):
-            raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
-        return self._finite() and self._state.step != 0
-
     def _finite(self) -> bool:
         """Whether gradients are; a step is counted as skipped where they are not."""
         grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
-        if not grads or math.isfinite(length([grads])):
-            return True
-        self._state.skipped += 1
-        return False
+        return not grads or self._counts(length([grads]))
+
+    def _counts(self, size: float) -> bool:
+        """Whether a length is finite; a step is counted as skipped where it is not."""
+        finite = math.isfinite(size)
+        self._state.skipped += not finite
+        return finite
 
     def _base_step(self) -> None:
-        """Global hooks have run for the wrapper, and are not to run once more for its base."""
-        base, plain = self.base, getattr(type(self.base).step, "__wrapped__", None)
+        """Without torch's own bookkeeping of a step, hooks of all optimizers among it: the wrapper's step has done that."""
+        base = self.base
+        step: Any = type(base).step
         hooked = base._optimizer_step_pre_hooks or base._optimizer_step_post_hooks or "step" in base.__dict__
-        if plain is not None and not hooked:
-            plain(base)  # without torch's own bookkeeping of a step, which the wrapper's has done
+        if hooked or not hasattr(step, "__wrapped__"):
+            with _global_hooks_off():
+                base.step()
             return
-        with _global_hooks_off():
-            base.step()
+        step = step.__wrapped__
+        if step.__module__.startswith("torch.optim.") and not torch.is_grad_enabled():
+            step = getattr(step, "__wrapped__", step)  # the part that would turn autograd off
+        step(base)
 
     def _active_step(self) -> None:
-        params, before = self._params(), [{name: group.get(name) for name in CHANGED} for group in self.param_groups]
+        """A step, where its learning rate is known and the gradient is finite."""
+        state, adaptive, params = self._state, self._adaptive, self._params()
         grads = [p.grad for p in params]
+        if any(g is not None and g.is_sparse for g in grads):
+            raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
+        # A limited step measures its own length, and that of g need not be known.
+        limited = not adaptive and state.step != 0 and state.limit < math.inf
+        if not limited and (not self._finite() or state.step == 0):
+            return
+        options = self._options()
+        before = [{name: group[name] for name in changed} for group, changed in zip(self.param_groups, options)]
         try:
-            for group, options in zip(self.param_groups, self._options()):
-                group.update(options)
-            with torch.no_grad():
-                if self._adaptive:
-                    self._redirected_step(params, grads)
-                else:
-                    self._scaled_step(params, grads)
+            for group, changed in zip(self.param_groups, options):
+                group.update(changed)
+            (self._redirected_step if adaptive else self._scaled_step)(params, grads)
         finally:
             for p, g in zip(params, grads):
                 p.grad = g
-            for group, options in zip(self.param_groups, before):
-                group.update({name: value for name, value in options.items() if name in group})
+            for group, changed in zip(self.param_groups, before):
+                group.update(changed)
 
     def _scaled_step(self, params: list[Tensor], grads: list[Tensor | None]) -> None:
         """The base sees P²g instead of g."""
-        state, scaled = self._state, grads
+        state, scaled, seen = self._state, grads, None
         # Where the step is the base's own P² comes with its factor, and else the learning rate does.
         factor = state.factor if math.isnan(state.step) else 1.0
         if state.directions:
             scaled, seen = preconditioned(grads, self._learnt, factor)
-            self._see(seen)
+        momenta = [momentum_of(group) for group in self.param_groups]
         if state.limit < math.inf:
-            rates = [
-                group["lr"] / momentum_of(group).correction for group in self.param_groups for _ in group["params"]
-            ]
-            scaled = shortened(scaled, rates, state.limit)
+            # How far a constant gradient moves each parameter in the end.
+            groups = zip(self.param_groups, momenta)
+            rates = [rate for g, m in groups for rate in [g["lr"] / m.correction] * len(g["params"])]
+            scaled, size = shortened(scaled, rates, state.limit)
+            if not self._counts(size):
+                return
+        if seen is not None:
+            self._see(seen, momenta[0])
         for p, g in zip(params, scaled):
             p.grad = g
         self._base_step()
@@ -178,16 +178,15 @@ class Wrapper(Checkpointed):
             self._base_step()
             return
         if state.directions:
-            self._see(inside(grads, params, self._learnt))
+            self._see(inside(grads, params, self._learnt), momentum_of(self.param_groups[0]))
         before = [None if g is None else p.detach().clone() for p, g in zip(params, grads)]
         decays = [decayed(self.base, group) for group in self.param_groups for _ in group["params"]]
         self._base_step()
         redirected(params, before, decays, self._learnt, state.limit)
 
-    def _see(self, seen: Tensor) -> None:
+    def _see(self, seen: Tensor, momentum: Momentum) -> None:
         """Note down what `due` is to judge by."""
-        group = self.param_groups[0]
-        self._drift.see(seen, group.get("lr", math.nan), *momentum_of(group))
+        self._drift.see(seen, self.param_groups[0].get("lr", math.nan), *momentum)
 
     def _options(self) -> list[dict[str, Any]]:
         """What the base is to find in its groups during a step: step·lr/lr₀ instead of lr."""
@@ -196,17 +195,18 @@ class Wrapper(Checkpointed):
             return [{} for _ in self.param_groups]
         step, options = state.step * state.factor / self._reference_rate(), []
         for group in self.param_groups:
-            options.append({"lr": group["lr"] * (step * momentum_of(group).correction)} if "lr" in group else {})
+            changed = {"lr": group["lr"] * (step * momentum_of(group).correction)} if "lr" in group else {}
             if state.momentum and type(self.base) is torch.optim.SGD and not group["momentum"]:
-                options[-1]["momentum"] = state.momentum
+                changed["momentum"] = state.momentum
+            options.append(changed)
         return options
 
     def _reference_rate(self) -> float:
         """lr₀, the learning rate that stands for the measured step."""
-        state = self._state
-        if any("initial_lr" in group for group in self.param_groups):  # a schedule is at work
-            state.scheduled_rate = max(state.scheduled_rate, *(float(g.get("lr", 0.0)) for g in self.param_groups))
-        return reference_rate(self.param_groups, state.base_rate, state.scheduled_rate)
+        state, groups = self._state, self.param_groups
+        if any("initial_lr" in group for group in groups):  # a schedule is at work
+            state.scheduled_rate = max(state.scheduled_rate, *(float(g.get("lr", 0.0)) for g in groups))
+        return reference_rate(groups, state.base_rate, state.scheduled_rate)
 
     # ---- copies and checkpoints
 
@@ -255,7 +255,7 @@ class Wrapper(Checkpointed):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._counted, self._published = (), False
+        self._published = False
         self.base.__setstate__({"state": self.state, "param_groups": self.param_groups})
         self._link(self.base.param_groups, self.base.state)
 

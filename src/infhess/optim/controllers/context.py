@@ -12,10 +12,10 @@ from torch import Tensor
 
 from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch
-from infhess.curvature.flat import dense, real
+from infhess.curvature.flat import dense, flattened, real
 from infhess.optim.base_optimizers import divisor, sqrt_scaling
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.preconditioning.directions import like_of
+from infhess.optim.preconditioning.directions import like_of, wide
 from infhess.optim.rate.probe import Probe
 from infhess.preconditioners.scaling import Scaling
 
@@ -91,9 +91,10 @@ class Context:
     @cached_property
     def gradient(self) -> Tensor | None:
         """g of the coming step, flat; None where there is none."""
-        if all(p.grad is None for p in self.params):
+        grads = [p.grad for p in self.params]
+        if all(g is None for g in grads):
             return None
-        return self._flat([torch.zeros_like(p) if p.grad is None else dense(p.grad) for p in self.params])
+        return self._flat([torch.zeros_like(p) if g is None else dense(g) for p, g in zip(self.params, grads)])
 
     @cached_property
     def weights(self) -> Tensor:
@@ -101,9 +102,8 @@ class Context:
         return self._flat(self.params)
 
     def _flat(self, tensors: list[Tensor]) -> Tensor:
-        like = self.like
-        parts = [real(t.detach()).reshape(-1) for t in tensors]
-        return torch.cat([v if v.dtype == like.dtype and v.device == like.device else v.to(like) for v in parts])
+        first = real(self.params[0])
+        return flattened(tensors, wide(first), first.device)
 
     def gradient_beside(self, own: Tensor) -> Tensor:
         """g of the coming step, or the batch's `own` gradient where there is none, or one that is yet to be unscaled."""

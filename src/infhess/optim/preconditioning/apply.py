@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from infhess.curvature.flat import real
+from infhess.curvature.flat import flattened, real, widened
 from infhess.optim.preconditioning.directions import Directions, PreconditionerState, numbers, wide
 
 Grads = Sequence[Tensor | None]
@@ -24,8 +24,8 @@ def preconditioned(grads: Grads, state: PreconditionerState, factor: float = 1.0
         g = _flat(grads, own, block)
         c = torch.mv(own.basis, g)
         torch.addmv(g, own.basis.mT, own.taken * c, beta=factor, alpha=-factor, out=own.scratch)
-        for i, part in zip(block, torch.split(own.scratch, own.sizes)):
-            if (grad := grads[i]) is not None and fits(grad, len(part)):
+        for i, part in zip(block, own.parts):
+            if (grad := grads[i]) is not None and fits(grad, part.numel()):
                 out[i] = _like(part, grad)
         seen.append(c)
     return out, _together(seen)
@@ -33,11 +33,9 @@ def preconditioned(grads: Grads, state: PreconditionerState, factor: float = 1.0
 
 def _flat(tensors: Grads, own: Directions, block: Sequence[int]) -> Tensor:
     """The tensors of a block as one vector, zeros for those that are missing or do not fit."""
-    like, parts = own.basis, []
-    for i, n in zip(block, own.sizes):
-        v = like.new_zeros(n) if (t := tensors[i]) is None or not fits(t, n) else real(t).reshape(-1)
-        parts.append(v if v.dtype == like.dtype and v.device == like.device else v.to(like))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    given = [tensors[i] for i in block]
+    fitting = [own.basis.new_zeros(n) if t is None or not fits(t, n) else t for t, n in zip(given, own.sizes)]
+    return flattened(fitting, own.basis.dtype, own.basis.device)
 
 
 def fits(tensor: Tensor, size: int) -> bool:
@@ -47,13 +45,12 @@ def fits(tensor: Tensor, size: int) -> bool:
 
 def _like(part: Tensor, grad: Tensor) -> Tensor:
     """A part of a flat vector as a gradient."""
+    if grad.is_contiguous() and grad.shape == part.shape:
+        return part if part.dtype == grad.dtype and part.device == grad.device else part.to(grad)
     if grad.is_complex():
         return torch.view_as_complex(part.view(*grad.shape, 2).to(grad.device, grad.real.dtype, copy=True))
-    part = part.view(grad.shape)
-    if grad.is_contiguous():
-        return part if part.dtype == grad.dtype and part.device == grad.device else part.to(grad)
     # Fused kernels walk through memory: the strides are to be those of the gradient.
-    return torch.empty_like(grad).copy_(part)
+    return torch.empty_like(grad).copy_(part.view(grad.shape))
 
 
 def _together(seen: list[Tensor]) -> Tensor:
@@ -91,7 +88,7 @@ def redirected(
     if state.controller.directions:
         for own, block, root in zip(state.blocks, state.layout, _roots(state, params)):
             _bend(moves, own, block, root)
-    moves = shortened(moves, [1.0] * len(moves), limit) if limit < math.inf else moves
+    moves = shortened(moves, [1.0] * len(moves), limit)[0] if limit < math.inf else moves
     for p, b, decay, move in zip(params, before, decays, moves):
         if move is not None and b is not None:
             target = real(b) * (1 - decay) + move.view_as(real(b)).to(real(b).dtype)
@@ -113,18 +110,17 @@ def _moved(p: Tensor, before: Tensor, decay: float) -> Tensor:
     return move.to(wide(move)).add_(b.to(wide(b)), alpha=decay)
 
 
-def shortened(grads: Grads, rates: Sequence[float | Tensor], limit: float) -> list[Tensor | None]:
-    """The gradients, all divided by one number where the step Σ (rate·|g|)² would be longer than the limit."""
-    live = {i: g for i, g in enumerate(grads) if g is not None}
+def shortened(grads: Grads, rates: Sequence[float | Tensor], limit: float) -> tuple[list[Tensor | None], float]:
+    """The gradients, all divided by one number where the step √Σ (rate·|g|)² would be longer than the limit; and its length."""
+    live = [(real(g), rate) for g, rate in zip(grads, rates) if g is not None]
     if not live:
-        return list(grads)
-    parts = [real(g) for g in live.values()]
-    norms = torch._foreach_norm(parts, 2, wide(parts[0]))
-    if (
-        norms[0].device.type == "cpu"
-        and math.hypot(*(float(n) * float(rates[i]) for n, i in zip(norms, live))) <= limit
-    ):
-        return list(grads)
-    together = torch.stack([norm.to(norms[0].device) * rates[i] for norm, i in zip(norms, live)])
-    shrink = (limit / torch.linalg.vector_norm(together)).clamp(max=1.0)
-    return [None if g is None else g * shrink.to(g.device, real(g).dtype) for g in grads]
+        return list(grads), 0.0
+    norms = torch._foreach_norm([widened(g) for g, _ in live])
+    place, factors = norms[0].device, [rate for _, rate in live]
+    if place.type == "cpu":
+        size = math.hypot(*(norm.item() * float(rate) for norm, rate in zip(norms, factors)))
+        if size <= limit:
+            return list(grads), size
+    together = torch.linalg.vector_norm(torch.stack([n.to(place) * rate for n, rate in zip(norms, factors)]))
+    shrink = (limit / together).clamp(max=1.0)
+    return [None if g is None else g * shrink.to(g.device, real(g).dtype) for g in grads], float(together)

@@ -30,11 +30,17 @@ class Directions:
     sizes: list[int] = field(init=False)
     taken: Tensor = field(init=False)  # the gains in the dtype of the basis
     scratch: Tensor = field(init=False)  # (n,) for the gradient handed on: new memory costs more than writing to it
+    parts: list[Tensor] = field(init=False)  # views of it in the shapes of the parameters
 
     def __post_init__(self) -> None:
         self.sizes = [shape.numel() for shape in self.shapes]
         self.scratch = self.basis.new_empty(self.basis.shape[1])
+        self.parts = [v.view(shape) for v, shape in zip(torch.split(self.scratch, self.sizes), self.shapes)]
         self.taken = self.gain.to(self.basis.dtype)
+
+    def __reduce__(self) -> Any:
+        """Copies make views of their own."""
+        return Directions, (self.basis, self.gain, self.values, self.shapes)
 
     @classmethod
     def null(cls, rank: int, shapes: list[torch.Size], like: Tensor) -> Directions:
@@ -165,8 +171,7 @@ def numbers(params: list[Tensor]) -> list[int]:
 
 def like_of(params: list[Tensor]) -> Tensor:
     """An empty tensor for flat vectors: single precision at the least, on the device of the first parameter."""
-    w = real(params[0].detach())
-    return w.new_empty(0, dtype=wide(w))
+    return torch.empty(0, dtype=wide(real(params[0].detach())), device=params[0].device)
 
 
 def wide(w: Tensor) -> torch.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any
 
 import torch
@@ -29,29 +30,21 @@ class Drift:
     """
 
     def __init__(self) -> None:
-        self._seen: Tensor | None = None  # (WINDOW, k), written round and round
-        self._rates = [0.0] * WINDOW
-        self._steps = 0
+        self._seen: deque[tuple[Tensor, Any]] = deque(maxlen=WINDOW)  # c and rate of each step
         self._decay, self._weight = 0.0, 1.0
 
     def see(self, c: Tensor, rate: Any, decay: float, weight: float) -> None:
         """One step: c, the rate applied and the base's momentum. A compiled step notes nothing, so that it stays one graph."""
-        if torch.compiler.is_compiling():
-            return
-        if self._seen is None:
-            self._seen = c.new_zeros(WINDOW, len(c))
-        self._seen[self._steps % WINDOW] = c
-        self._rates[self._steps % WINDOW] = rate
-        self._decay, self._weight = decay, weight
-        self._steps += 1
+        if not torch.compiler.is_compiling():
+            self._seen.append((c, rate))
+            self._decay, self._weight = decay, weight
 
     def due(self, values: Tensor, gain: Tensor) -> bool:
         """Whether curvature along the steps is beyond twice what `values` say, or below half of it, with certainty."""
-        if self._seen is None or self._steps < FEWEST:
+        if len(self._seen) < FEWEST:
             return False
-        order = [i % WINDOW for i in range(max(0, self._steps - WINDOW), self._steps)]
-        c = self._seen[order].to(torch.float64)
-        rates = torch.tensor([float(self._rates[i]) for i in order], dtype=c.dtype, device=c.device)
+        c = torch.stack([c for c, _ in self._seen]).to(torch.float64)
+        rates = torch.tensor([float(rate) for _, rate in self._seen], dtype=c.dtype, device=c.device)
         weights = (1 - gain).to(c)
         compare = _displacements if self._decay > HEAVY else _correlations
         z, seen, expected = compare(c, rates, values.to(c), weights, self._decay, self._weight)

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import infhess
 from watch_cases import F64, batch
@@ -115,6 +116,7 @@ def cases(folder, rank, world):
             found["resumed", width, scaling] = resumed
     found["tensor parallel"] = {scaling: tensor_parallel(mesh, scaling) for scaling in ("diagonal", "kronecker")}
     found["half"] = half(mesh, rank, world)
+    found["sent"] = {scaling: sent(mesh, rank, world, scaling) for scaling in ("diagonal", "kronecker")}
     found["refused"] = refused(mesh, rank)
     found["full"] = {scaling: full(mesh, rank, world, scaling) for scaling in ("diagonal", "kronecker")}
     return found
@@ -127,6 +129,31 @@ def tensor_parallel(mesh, scaling):
     opt = infhess.RateFree(model.parameters(), scaling=scaling, points=16)
     train(model, opt, [0], 1, range(STEPS))
     return weights(model).tolist()
+
+
+class Sent(TorchDispatchMode):
+    """Counts what collectives put out in this process: numbers gathered, and numbers summed."""
+
+    def __init__(self):
+        super().__init__()
+        self.gathered, self.summed = 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if "all_gather" in str(func):
+            self.gathered += found.numel()
+        elif "allreduce" in str(func):
+            self.summed += sum(t.numel() for t in args[0])
+        return found
+
+
+def sent(mesh, rank, world, scaling):
+    """By one step that neither probes nor refreshes bases: numbers gathered, numbers summed."""
+    model, opt = make(mesh, "uneven", scaling)
+    train(model, opt, [rank], world, range(7))
+    with Sent() as seen:
+        opt.step()
+    return seen.gathered, seen.summed
 
 
 def half(mesh, rank, world):

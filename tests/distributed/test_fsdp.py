@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -70,3 +72,18 @@ def test_a_full_state_dict_has_whole_tensors_and_goes_on(run, scaling):
     assert shapes["0.weight"]["averaged"] == [15, 6]
     assert scaling == "diagonal" or shapes["0.weight"]["left_basis"] == [1, 15, 15]
     assert all(found["full"][scaling][1] for found in run)
+
+
+def test_what_a_step_sends(run):
+    """Adam's scaling: two numbers. The rotated one gathers the gradient and the state of each matrix, and no vector's."""
+    blocks = {(15, 6): (1, 15, 1, 6), (3, 15): (1, 3, 1, 15)}  # rows, columns: blocks on either side, and their lengths
+
+    def padded(first, *rest):  # a tensor is cut along its first dimension, into parts of one length
+        return 2 * math.ceil(first / 2) * math.prod(rest)
+
+    gathered = sum(
+        2 * padded(m, n) + 2 * padded(left, a, a) + 2 * padded(right, b, b)
+        for (m, n), (left, a, right, b) in blocks.items()
+    )
+    for found in run:
+        assert found["sent"] == {"diagonal": (0, 2), "kronecker": (gathered, 2)}

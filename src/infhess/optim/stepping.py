@@ -77,24 +77,24 @@ class Stepping(Averaging, Joinable):
         own: dict[str, Any] = self.state[p]
         if not sharded.is_sharded(p):
             return own
-        names = self._scaling.shapes(p) if self._scaling.whole else ()
+        names = self._scaling.shapes(p) if self._gathers(p) else ()
         return {k: sharded.whole(v) if k in names else sharded.local(v) for k, v in own.items()}
 
     def _keep_own(self, p: Tensor, seen: dict[str, Any]) -> None:
         """What a scaling has written to whole tensors."""
-        if self._scaling.whole and sharded.is_sharded(p):
+        if self._gathers(p):
             for name in self._scaling.shapes(p):
                 sharded.local(self.state[p][name]).copy_(sharded.part(seen[name], self.state[p][name]))
 
     def _share(self, p: Tensor, i: int) -> Share:
         """Each matrix of a sharded parameter is decomposed by one process."""
-        return sharded.shared(p, i) if self._scaling.whole and sharded.is_sharded(p) else alone
+        return sharded.shared(p, i) if self._gathers(p) else alone
 
     def _seen_by_scaling(self, x: Tensor, p: Tensor) -> Tensor:
-        return sharded.gathered(x, p) if self._scaling.whole and sharded.is_sharded(p) else x
+        return sharded.gathered(x, p) if self._gathers(p) else x
 
     def _seen_by_step(self, x: Tensor, p: Tensor) -> Tensor:
-        return sharded.part(x, p) if self._scaling.whole and sharded.is_sharded(p) else x
+        return sharded.part(x, p) if self._gathers(p) else x
 
     def _owns(self, params: list[Tensor]) -> tuple[list[dict[str, Any]], list[float]]:
         """The state of each parameter and its steps so far; the average of one that is new begins where it is now."""

@@ -92,10 +92,14 @@ class Averaging(Checkpointed):
 
     def _fresh_scaling(self, w: Tensor) -> dict[str, Tensor]:
         """What the scaling keeps of a parameter; where it needs all of a sharded one, spread over the same processes."""
-        if not (self._scaling.whole and sharded.is_sharded(w)):
+        if not self._gathers(w):
             return self._scaling.fresh(w)
         found = self._scaling.fresh(torch.empty(w.shape, dtype=w.dtype, device="meta"))
         return {name: sharded.spread(t, w) for name, t in found.items()}
+
+    def _gathers(self, p: Tensor) -> bool:
+        """Whether a parameter is sharded and the scaling needs all of it."""
+        return sharded.is_sharded(p) and self._scaling.needs_whole(p.shape)
 
     # ---- the averaged weights
 

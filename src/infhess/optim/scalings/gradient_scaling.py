@@ -32,12 +32,15 @@ class GradientScaling(ABC):
     name: ClassVar[str]
     rule: ClassVar[RateFreeRule]  # the constants of the learning rate that go with it
     beta: ClassVar[float]  # β₂ by default
-    whole: ClassVar[bool] = False  # whether it needs all of a matrix, and not the part that a process has
     eps: ClassVar[float]  # ε by default, in units of the root mean square of the gradient
 
     @abstractmethod
     def fresh(self, w: Tensor) -> Own:
         """State tensors of a real parameter that has had no gradient; on the meta device, their names and shapes."""
+
+    def needs_whole(self, shape: Sequence[int]) -> bool:
+        """Whether it needs all of a parameter of this shape, and not the part that a process has."""
+        return False
 
     def ready(self, owns: Iterable[Own]) -> bool:
         """Whether D is known of any parameter before its first gradient, or has been learnt."""

@@ -62,7 +62,7 @@ class RotatedScaling(GradientScaling):
     The first gradient of a parameter gives its bases and nothing else: in its own basis a gradient says nothing of v.
     """
 
-    name, rule, beta, eps, whole = "kronecker", KRONECKER, 0.99, 1e-3, True
+    name, rule, beta, eps = "kronecker", KRONECKER, 0.99, 1e-3
 
     def fresh(self, w: Tensor) -> Own:
         """v of the shape of w, in rotated coordinates; second moment and basis of each side that is rotated."""
@@ -70,6 +70,10 @@ class RotatedScaling(GradientScaling):
         for names, (blocks, n) in zip((LEFT, RIGHT), sides(w.shape)):
             found |= {name: w.new_zeros(blocks, n, n) for name in names} if blocks else {}
         return found
+
+    def needs_whole(self, shape: Sequence[int]) -> bool:
+        """Where it is rotated."""
+        return any(side.blocks for side in sides(shape))
 
     def ready(self, owns: Iterable[Own]) -> bool:
         """Whether any parameter has bases."""

@@ -84,6 +84,37 @@ def test_several_losses_are_their_sum():
     torch.testing.assert_close(seen[1], seen[0], rtol=1e-8, atol=1e-10)
 
 
+def test_what_a_loss_differentiates_by_itself_is_no_training():
+    """With the graph, as for a penalty on gradients, or without, as to weigh losses."""
+    seen = []
+    for extra in (False, True):
+        model = net("mlp")
+        opt, params = infhess.RateFree(model.parameters(), scaling="diagonal"), list(model.parameters())
+        for t in range(12):
+            x, y = batch("mlp", t)
+            opt.zero_grad()
+            with opt.watch():
+                loss = F.cross_entropy(model(x), y)
+                if extra:
+                    torch.autograd.grad(model(x).square().mean(), params, retain_graph=True)
+                    torch.autograd.grad(model(x).square().mean(), params, create_graph=True)
+                loss.backward()
+            opt.step()
+        seen.append((weights(model), float(opt.rate)))
+    assert torch.equal(seen[0][0], seen[1][0])
+    assert seen[0][1] == seen[1][1]
+
+
+def test_a_graph_through_weights_that_another_optimizer_has_changed_is_named():
+    generator, critic = nn.Linear(4, 6).to(F64), nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).to(F64)
+    opts = [infhess.RateFree(m.parameters(), scaling="diagonal") for m in (generator, critic)]
+    with opts[0].watch(), opts[1].watch():
+        critic(generator(torch.ones(2, 4, dtype=F64))).square().mean().backward()
+    opts[1].step()
+    with pytest.raises(ValueError, match="step with each optimizer before"):
+        opts[0].step()
+
+
 def test_two_optimizers_of_one_game_each_see_their_own_parameters():
     torch.manual_seed(0)
     generator, critic = nn.Linear(4, 6).to(F64), nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)).to(F64)

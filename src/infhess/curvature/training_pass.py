@@ -28,6 +28,11 @@ NO_GRAPH = (
     "pass use_reentrant=False to checkpoint"
 )
 
+CHANGED = (
+    "weights that the training pass went through have changed since, so that it cannot be differentiated again; step with each "
+    "optimizer before the pass of the next one begins"
+)
+
 
 class TrainingPass(TorchFunctionMode):
     """Around forward and backward: the gradient of each parameter is kept with its graph, and `.grad` is as ever.
@@ -48,6 +53,7 @@ class TrainingPass(TorchFunctionMode):
         self._known = {id(p) for p in self.params}
         self._rows: Counter[int] = Counter()
         self._keeps_graph = False  # whether the caller asked for the graph, too
+        self._aside = False  # whether the caller differentiates by himself, as for a penalty: that is no training
 
     @property
     def seen(self) -> bool:
@@ -93,6 +99,8 @@ class TrainingPass(TorchFunctionMode):
 
     def _take(self, key: int, g: Tensor) -> Tensor | None:
         """Keep a gradient as autograd hands it over; training gets it without its graph."""
+        if self._aside:
+            return None
         if not torch.is_grad_enabled():
             self.failure = self.failure or DoubleBackwardError(NO_GRAPH)
             return None
@@ -104,9 +112,18 @@ class TrainingPass(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is Tensor.backward:
             return self._backward(*args, **kwargs)
+        if func is torch.autograd.grad:
+            return self._differentiate(*args, **kwargs)
         self._count_rows(args)
         found = convolve(func, args, kwargs) if func in DIMENSIONS else None
         return TwiceDifferentiable.call(func, args, kwargs) if found is None else found
+
+    def _differentiate(self, *args: Any, **kwargs: Any) -> Any:
+        self._aside = True
+        try:
+            return torch.autograd.grad(*args, **kwargs)
+        finally:
+            self._aside = False
 
     def _backward(
         self,
@@ -141,6 +158,15 @@ class TrainedLocal(HessianLocal):
     def __init__(self, done: TrainingPass, source: BatchSource) -> None:
         self.flat, self.seed, self.watch, self._alone = source.flat, 0, Watch(), False
         self._gradients = done.gradients
+
+    def along(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """H s, unless weights have changed since."""
+        try:
+            return super().along(vectors)
+        except RuntimeError as error:
+            if "inplace operation" not in str(error):
+                raise
+            raise ValueError(CHANGED) from error
 
 
 class TrainedHessian(BatchSource):

@@ -53,7 +53,7 @@ docs-serve: .venv/.docs
 	$(PIP) install -e '.[docs]'
 	@touch $@
 
-release-check: .venv/.docs
+release-check: .venv/.demo
 	$(PIP) install build twine
 	$(BIN)/python tools/release_check.py
 

@@ -1,4 +1,4 @@
-"""Infer a matrix from noisy products with it, and train faster with what was learnt."""
+"""Curvature of PyTorch losses from noisy mini-batches, with error bars, and training without a learning rate."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

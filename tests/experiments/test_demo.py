@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,19 @@ def test_the_figure_has_three_panels_and_names_what_is_drawn(rows, tmp_path):
     assert text.count('<g id="axes_') == 3
     for words in (demo.INFHESS, "the best of 9", "the best of 5", "95 % interval", "exact"):
         assert words in text
+
+
+def test_headlines_say_who_is_ahead(rows):
+    last = {row.method: row.loss for row in rows if row.problem == demo.CONVEX and not row.method.endswith(demo.BESIDE)}
+    factor = min(loss for method, loss in last.items() if method != demo.INFHESS) / last[demo.INFHESS]
+    convex, net, sharpness = demo.headlines(rows)
+    assert convex.startswith(f"Convex: {factor:.3g} times closer")
+    assert net.startswith("Net: a lower loss")
+    assert sharpness.startswith("Sharpness: 5 of 5")
+    behind = [replace(r, loss=9.0) if (r.problem, r.method) == (demo.NET, demo.INFHESS) else r for r in rows]
+    missed = [replace(r, metric=0.0) if r.method == "high" else r for r in rows]
+    assert demo.headlines(behind)[1].startswith("Net: no lower loss")
+    assert demo.headlines(missed)[2].startswith("Sharpness: 0 of 5")
 
 
 def test_what_is_told_of_curves():

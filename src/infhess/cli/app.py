@@ -21,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Learn what a matrix looks like from noisy products with it, and train faster with what was learnt.",
+    help="Curvature of PyTorch losses from noisy mini-batches, with error bars, and training without a learning rate.",
 )
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
@@ -40,7 +40,7 @@ def main(
         bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Learn what a matrix looks like from noisy products with it, and train faster with what was learnt."""
+    """Curvature of PyTorch losses from noisy mini-batches, with error bars, and training without a learning rate."""
 
 
 @app.command()

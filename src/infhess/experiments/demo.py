@@ -176,8 +176,7 @@ def _sharpness_table(found: Sequence[Row]) -> tuple[str, Cells, str]:
     lines = [["eigenvalue", "from mini-batches", "95 % interval", "exact"]]
     for i, (value, low, high, exact) in enumerate(zip(v["value"], v["low"], v["high"], v["exact"]), 1):
         lines.append([str(i), f"{value:.3g}", f"{low:.3g} … {high:.3g}", f"{exact:.3g}"])
-    inside = sum(low <= e <= high for low, e, high in zip(v["low"], v["exact"], v["high"]))
-    seen = f"{inside} of {len(lines) - 1} intervals hold the exact eigenvalue of the Hessian over all the data."
+    seen = f"{inside(v)} of {len(lines) - 1} intervals hold the exact eigenvalue of the Hessian over all the data."
     return f"{SHARPNESS[0].upper()}{SHARPNESS[1:]}: the largest eigenvalues of its Hessian", lines, seen
 
 
@@ -185,7 +184,7 @@ NEXT = """What to run next, in your own code and on your own data:
   opt = infhess.RateFree(model.parameters())          a net, with no learning rate to set
   infhess.minimize(loss, params, batches)             a convex problem, in one call
   infhess spectrum MODULE:FUNCTION                    the sharpness of your own net, with error bars
-  infhess bench deep --quick                          beside twelve other optimizers"""
+  infhess bench deep --quick                          beside other optimizers"""
 
 
 def summary(found: Sequence[Row], path: Path) -> Path:
@@ -199,19 +198,33 @@ def figure(found: Sequence[Row], *paths: Path) -> Path:
     fig, axes = plots.figure(11.0, 3.7, ncols=3)
     _curves(axes[0], of(found, CONVEX), lambda r: r.data_points, floor=1e-12)
     axes[0].set(xscale="log", yscale="log", ylim=(1e-6, 2), xlabel="data points read", ylabel="gap to the optimum")
-    axes[0].set_title(f"Convex: {CONVEX}", loc="left")
     _curves(axes[1], of(found, NET), lambda r: r.data_points / BATCH)
     axes[1].set(xscale="log", yscale="log", ylim=(0.08, 4), xlabel="steps", ylabel="training loss")
-    axes[1].set_title(f"Net: {net_weights():,} weights, ten digits", loc="left")
     _bars(axes[2], intervals(found))
-    for ax in axes:
+    for ax, title in zip(axes, headlines(found)):
+        ax.set_title(title, loc="left")
         ax.legend(frameon=False)
     return plots.save(fig, *paths)
 
 
-def net_weights() -> int:
-    """How many."""
-    return sum(p.numel() for p in net_problem().model().parameters())
+def headlines(found: Sequence[Row]) -> list[str]:
+    """Over each panel: what one sees, and of what."""
+    convex, net = of(found, CONVEX), of(found, NET)
+    factor = convex[best(convex)][-1].loss / convex[INFHESS][-1].loss
+    ahead = net[INFHESS][-1].loss < net[best(net)][-1].loss
+    weights = sum(p.numel() for p in net_problem().model().parameters())
+    return [
+        f"Convex: {factor:.3g} times closer than sgd at its best rate\n{CONVEX}, batches of {BATCH}",
+        f"Net: {'a lower' if ahead else 'no lower'} loss than Adam at its best rate\n"
+        f"ten digits, {weights:,} weights, batches of {BATCH}",
+        f"Sharpness: {inside(intervals(found))} of {TOP} intervals hold the truth\n"
+        "top eigenvalues of the Hessian of that net",
+    ]
+
+
+def inside(v: dict[str, list[float]]) -> int:
+    """Intervals that hold the exact value."""
+    return sum(low <= exact <= high for low, exact, high in zip(v["low"], v["exact"], v["high"]))
 
 
 def _curves(ax: Any, curves: dict[str, list[Row]], x: plots.Value, floor: float = 0.0) -> None:
@@ -220,9 +233,11 @@ def _curves(ax: Any, curves: dict[str, list[Row]], x: plots.Value, floor: float 
         best(curves): (plots.ORANGE, f"{best(curves)}, the best of {len(curves) - 1}"),
         INFHESS: (plots.BLUE, INFHESS),
     }
+    others = [method for method in curves if method not in known]
+    known |= {others[0]: (plots.GREY, f"{others[0].split(',')[0]}, the other rates")}
     for method, run in curves.items():
         colour, label = known.get(method, (plots.GREY, None))
-        style = {"linewidth": 2 if label else 0.8, "alpha": 1.0 if label else 0.6}
+        style = {"linewidth": 0.8, "alpha": 0.6} if method in others else {"linewidth": 2}
         ax.plot([x(r) for r in run], [max(r.loss, floor) for r in run], color=colour, label=label, **style)
 
 
@@ -234,4 +249,3 @@ def _bars(ax: Any, v: dict[str, list[float]]) -> None:
     )
     ax.plot(places, v["exact"], "x", color=plots.ORANGE, markersize=8, label="exact")
     ax.set(xlabel="eigenvalue of the Hessian", ylabel="curvature", ylim=(0, None), xticks=list(places))
-    ax.set_title("Sharpness of that net", loc="left")

@@ -180,11 +180,12 @@ def _sharpness_table(found: Sequence[Row]) -> tuple[str, Cells, str]:
     return f"{SHARPNESS[0].upper()}{SHARPNESS[1:]}: the largest eigenvalues of its Hessian", lines, seen
 
 
-NEXT = """What to run next, in your own code and on your own data:
-  opt = infhess.RateFree(model.parameters())          a net, with no learning rate to set
-  infhess.minimize(loss, params, batches)             a convex problem, in one call
-  infhess spectrum MODULE:FUNCTION                    the sharpness of your own net, with error bars
-  infhess bench deep --quick                          beside other optimizers"""
+NEXT = """What to run next:
+  infhess spectrum infhess.problems.example:small_net   sharpness of a net with error bars; then MODULE:FUNCTION of your own
+  infhess bench convex --quick                          convex problems, beside other methods
+In your own code:
+  opt = infhess.RateFree(model.parameters())            a net, with no learning rate to set
+  infhess.minimize(loss, params, batches)               a convex problem, in one call"""
 
 
 def summary(found: Sequence[Row], path: Path) -> Path:

@@ -17,7 +17,6 @@ from infhess.harness import EXACT, GAPS, START, Row, missing, shown
 from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, target_cells, write
 
 AXES = ("data points", "work", "seconds")
-INFHESS = (ONLINE, UPDATED)
 RIVALS = tuple(f"{name}, tuned" for name in (PAPER, SKETCHY, SKETCHY32, ADAM))
 COLOURS = {
     ONLINE: (plots.BLUE, "-"), UPDATED: (plots.INK, "-"),
@@ -71,7 +70,7 @@ def ahead(axes: Axes, gaps: Sequence[float]) -> Cells:
 
 def _ratio(axes: Axes, axis: str, name: str, batch: int, gap: float) -> str:
     mine = axes.to(axis, name, ONLINE, batch, gap)
-    others = (m for m in axes.curves.methods(name, batch) if m not in INFHESS)
+    others = (m for m in axes.curves.methods(name, batch) if not m.startswith("infhess"))
     found = {m: axes.to(axis, name, m, batch, gap) for m in others}
     if axis == "seconds":
         found |= {m: axes.to(axis, name, m, 0, gap) for m in LIBRARY}

@@ -39,7 +39,7 @@ def test_summaries_of_the_bench(name, module):
 
 
 def test_the_summary_of_eigenvalues(monkeypatch):
-    monkeypatch.setattr(curvature_bench, "missing_tools", dict)  # all were installed
+    monkeypatch.setattr(curvature_bench, "missing", dict)  # all were installed
     rows = RowFile(ROOT / "benchmarks/curvature").rows
     assert curvature_bench.summary(rows) == committed("benchmarks/curvature/summary.md")
 

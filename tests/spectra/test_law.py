@@ -46,6 +46,7 @@ def test_without_starts_there_is_no_noise_and_with_more_of_them_there_is_less():
     assert joint[0] > widths[0]
 
 
-def test_certain_ends_stay_certain():
-    low, high = law(4).interval(torch.zeros(1, dtype=F64), torch.ones(1, dtype=F64), 0.95)
+@pytest.mark.parametrize("rounding", [0.0, 2e-15])
+def test_certain_ends_stay_certain(rounding):
+    low, high = law(4).interval(torch.full((1,), rounding, dtype=F64), torch.full((1,), 1 - rounding, dtype=F64), 0.95)
     assert (float(low), float(high)) == (0.0, 1.0)

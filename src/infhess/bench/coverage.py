@@ -17,6 +17,7 @@ from infhess.problems import CURVATURE, CurvatureProblem, Shuffled
 from infhess.spectra import largest, spectrum, trace
 
 EXPERIMENT = "bench-curvature-coverage"
+QUICK = ("digits-logistic", "digits-mlp")  # no data folder is needed
 PROBLEMS = (
     "mnist-3v5/start", "mnist-3v5/near-optimum", "sarcos-natural", "mlp/start", "mlp/trained", "mlp-gauss-newton/trained",
 )  # fmt: skip
@@ -52,9 +53,9 @@ class Trial(NamedTuple):
     beside: Tensor | None = None
 
 
-def jobs(seed: int, trials: int, problems: tuple[str, ...] = PROBLEMS) -> Iterator[Job]:
+def jobs(seed: int, trials: int, *, quick: bool = False) -> Iterator[Job]:
     """One job per cell: problem × batch size in double precision, then one batch size in single, and the rules."""
-    for name in problems:
+    for name in QUICK if quick else PROBLEMS:
         cells: list[tuple[str, int, Callable[..., Trial]]] = [("eigenvalues", b, eigenvalues) for b in BATCHES]
         cells += [("eigenvalues, float32", 64, partial(eigenvalues, dtype=torch.float32))]
         cells += [(f"along, {fresh} fresh points", 64, partial(along, fresh=fresh)) for fresh in FRESH]

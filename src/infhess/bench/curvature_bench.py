@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from infhess.bench.cost import NoiseNet
-from infhess.bench.coverage import PROBLEMS, truth_of
-from infhess.bench.eigen_baselines import EIGENSOLVERS, INFHESS, TOP, Found, missing_tools
+from infhess.bench.coverage import PROBLEMS, QUICK, truth_of
+from infhess.bench.eigen_baselines import EIGENSOLVERS, INFHESS, TOP, Found, missing
 from infhess.curvature import Hessian
 from infhess.experiments import plots
 from infhess.harness import Job, Row, markdown
 from infhess.harness.timing import timed
 
 EXPERIMENT = "bench-curvature"
-QUICK = ("digits-logistic", "digits-mlp")
 BATCHES, PRODUCTS, TRIALS = (16, 64, 256, 1024), (16, 32, 64), 3
 COST = "a product / a bare double backward"
 HESSIAN_ONLY = ("hessian-eigenthings", "PyHessian")
@@ -30,7 +29,7 @@ COLOURS = (plots.BLUE, plots.GREY, plots.INK, plots.ORANGE, "#3c8d5a", "#8a5ab5"
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
     """One job for each problem, batch size and method that is installed; and the cost of a product."""
-    installed = [method for method in EIGENSOLVERS if method not in missing_tools()]
+    installed = [method for method in EIGENSOLVERS if method not in missing()]
     for problem in QUICK if quick else PROBLEMS:
         for batch in BATCHES[:2] if quick else BATCHES:
             for method in installed:
@@ -109,7 +108,7 @@ def summary(rows: Sequence[Row]) -> str:
     for method in EIGENSOLVERS:
         entries = (table.get((method, p)) for p in PRODUCTS)
         lines.append([method, *(f"{e[0]:.3f} ({e[1]:.2f}), {e[2]:.2f}, {e[3]:.2f}" if e else "–" for e in entries)])
-    below = [f"Not installed, so not run: {m} ({package})." for m, package in missing_tools().items()]
+    below = [f"Not installed, so not run: {m} ({package})." for m, package in missing().items()]
     below += [f"{COST}: {r.metric:.3f} (the paper's net, batch 32)." for r in rows if r.method == COST]
     return "\n".join([markdown(lines), *below, ""])
 

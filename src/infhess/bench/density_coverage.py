@@ -81,9 +81,9 @@ def places(values: Tensor) -> Tensor:
     return ((values[above - 1] + values[above]) / 2).sort().values
 
 
-def jobs(seed: int, trials: int, names: Sequence[str] = (*KNOWN, *NETS)) -> Iterator[Job]:
+def jobs(seed: int, trials: int, *, quick: bool = False) -> Iterator[Job]:
     """All data for each; a part of it for nets."""
-    for name in names:
+    for name in (*KNOWN, *(() if quick else NETS)):
         for part in PARTS[: 1 if name in KNOWN else 2]:
             yield Job(Row(EXPERIMENT, name, f"{part}: {EACH}", seed), repeated, (trials, part))
 

@@ -127,7 +127,7 @@ EIGENSOLVERS: dict[str, tuple[Eigensolver, str | None]] = {
 }
 
 
-def missing_tools() -> dict[str, str]:
+def missing() -> dict[str, str]:
     """Methods whose package is not installed, with the package's name."""
     needed = {name: package for name, (_, package) in EIGENSOLVERS.items() if package}
     return {name: package for name, package in needed.items() if not importlib.util.find_spec(package)}

@@ -19,10 +19,9 @@ from infhess.bench.timed_tools import Distribution, Found
 from infhess.harness import Job, Row, markdown
 
 EXPERIMENT = "bench-curvature-seconds"
-SIZES, QUICK, CNN = ("1e4 weights", "1e5 weights", "1e6 weights"), ("digits",), "MNIST CNN"
+SIZES, QUICK = ("1e4 weights", "1e5 weights", "1e6 weights"), ("digits",)
 INFHESS, CURVLINOPS, TRUTH = "infhess", "curvlinops + SciPy", "truth: all of the data"
-RTOL = 0.002
-TIGHT, ALL_POINTS = f"infhess.spectrum to rtol = {RTOL}", "Lanczos on all points, 32 products"
+FIRST = ", first call"  # of a tool that compiles: what a user pays once for each net and size of batch
 ALL = 10**9  # data points: as many as there are
 NEAR_ZERO = 1e-3  # nobody tells apart what lies within this share of the largest magnitude
 
@@ -67,6 +66,7 @@ class Tool(NamedTuple):
 
     calls: dict[str, Callable[..., Found]]
     packages: tuple[str, ...] = ()
+    compiles: bool = False
 
 
 TOOLS = {
@@ -92,7 +92,9 @@ TOOLS = {
     # its density calls torch.eig, which PyTorch has no more
     "PyHessian": Tool({TOPS: timed_tools.pyhessian_top, TRACE: timed_tools.pyhessian_trace}, ("pyhessian",)),
     "matfree": Tool(
-        {TOPS: matfree_tools.top, TRACE: matfree_tools.trace, DENSITY: matfree_tools.density}, ("matfree", "jax")
+        {TOPS: matfree_tools.top, TRACE: matfree_tools.trace, DENSITY: matfree_tools.density},
+        ("matfree", "jax"),
+        compiles=True,
     ),
 }
 
@@ -103,10 +105,10 @@ def missing() -> dict[str, str]:
     return {name: ", ".join(packages) for name, packages in absent.items() if packages}
 
 
-def jobs(seed: int, folder: Path, nets: Sequence[str] = SIZES) -> Iterator[Job]:
+def jobs(seed: int, folder: Path, *, quick: bool = False) -> Iterator[Job]:
     """The truth about each net, then one job for each tool that is installed and each quantity."""
     absent = missing()
-    for net in nets:
+    for net in QUICK if quick else SIZES:
         yield Job(Row(EXPERIMENT, net, TRUTH, seed), truth, (folder,))
         for quantity, wanted in QUANTITIES.items():
             for name, tool in TOOLS.items():
@@ -135,9 +137,11 @@ def climbed(template: Row, tool: str, quantity: str, folder: Path) -> list[Row]:
     exact, wanted = full_data(template.problem, folder), QUANTITIES[quantity]
     open_, rows = dict(wanted.targets), []
     for number, rung in enumerate(rungs(tool, quantity, timed_net(template.problem).points)):
-        row = tried(template, TOOLS[tool].calls[quantity], rung, exact, quantity, number)
+        row, once = tried(template, TOOLS[tool].calls[quantity], rung, exact, quantity, number)
         for target in [name for name, error in open_.items() if row.loss <= error]:
             rows.append(replace(row, method=f"{tool}: {target}"))
+            if TOOLS[tool].compiles:
+                rows.append(replace(row, method=f"{tool}{FIRST}: {target}", seconds=once))
             del open_[target]
         if not open_:
             break
@@ -153,10 +157,10 @@ def rungs(tool: str, quantity: str, points: int) -> list[tuple[int, ...]]:
 
 def tried(
     template: Row, call: Callable[..., Found], rung: tuple[int, ...], exact: FullData, quantity: str, number: int
-) -> Row:
-    """Median seconds and mean error of a few trials; what a first call compiles is in one of them alone."""
+) -> tuple[Row, float]:
+    """Median seconds and mean error of a few trials, and the seconds of the first, which alone compiles."""
     net, found, seconds = timed_net(template.problem), list[Found](), []
-    for trial in range(QUANTITIES[quantity].trials):
+    for trial in range(min(QUANTITIES[quantity].trials, NETS[template.problem].trials)):
         g = torch.Generator().manual_seed(10**6 * (template.seed + 1) + 1000 * number + trial)
         seconds.append(seconds_of(lambda: found.append(call(net, *rung, g))))  # noqa: B023
     error = mean(ERRORS[quantity](f.value, exact) for f in found)
@@ -166,7 +170,7 @@ def tried(
         data_points=found[-1].points,
         metric=float(rung[0] if rung else net.points),
     )
-    return replace(row, seconds=median(seconds), loss=error)
+    return replace(row, seconds=median(seconds[1:] or seconds), loss=error), seconds[0]
 
 
 def top_error(values: Tensor, exact: FullData) -> float:
@@ -210,7 +214,7 @@ def summary(rows: Sequence[Row]) -> str:
     """Seconds by tool, a table for each net."""
     mine = [r for r in rows if r.experiment == EXPERIMENT]
     nets = [name for name in dict.fromkeys(r.problem for r in mine) if name in (*SIZES, *QUICK)]
-    return "\n".join(_table(name, [r for r in mine if r.problem == name]) for name in nets) + claim_summary(mine)
+    return "\n".join(_table(name, [r for r in mine if r.problem == name]) for name in nets)
 
 
 def _table(name: str, rows: Sequence[Row]) -> str:
@@ -218,7 +222,8 @@ def _table(name: str, rows: Sequence[Row]) -> str:
     targets = [t for q in QUANTITIES.values() for t in q.targets]
     exact = cells.get(tuple(TRUTH.split(": ")))
     lines = [["processor seconds (error)", *targets]]
-    lines += [[tool, *(_shown(cells, tool, t) for t in targets)] for tool in TOOLS if any(k[0] == tool for k in cells)]
+    tools = [name + more for name, tool in TOOLS.items() for more in ("", FIRST)[: 1 + tool.compiles]]
+    lines += [[tool, *(_shown(cells, tool, t) for t in targets)] for tool in tools if any(k[0] == tool for k in cells)]
     about = "" if exact is None else (
         f"{name}: {exact.metric:,.0f} in all, {exact.data_points:,} data points; the truth from {exact.products} products "
         f"with all of them, open by {exact.loss:.4f} in the distribution function\n\n"
@@ -232,55 +237,15 @@ def _shown(cells: dict[Any, Row], tool: str, target: str) -> str:
         return "–"
     if math.isnan(row.seconds):
         return f"not reached ({row.loss:.3f})"
-    others = [r.seconds for (_, t), r in cells.items() if t == target and r is not row and not math.isnan(r.seconds)]
-    text = f"{row.seconds:.2f} ({row.loss:.3f})"
-    return f"**{text}**" if others and row.seconds < min(others) else text
+    compiled = tool in TOOLS and TOOLS[tool].compiles
+    others = [
+        r.seconds
+        for (t, goal), r in cells.items()
+        if goal == target and r is not row and t + FIRST not in _names(cells)
+    ]
+    text = f"{row.seconds:.{3 if row.seconds < 0.1 else 2}f} ({row.loss:.3f})"
+    return f"**{text}**" if not compiled and row.seconds < min((s for s in others if s == s), default=0.0) else text
 
 
-def exact_jobs(seed: int, folder: Path) -> Iterator[Job]:
-    """A tolerance so small that all of the data is read: infhess goes over to Lanczos on it, beside SciPy's."""
-    for method in (TIGHT, ALL_POINTS)[: 1 if CURVLINOPS in missing() else 2]:
-        yield Job(Row(EXPERIMENT, SIZES[0], method, seed), tight, (folder,))
-
-
-def tight(template: Row, folder: Path) -> list[Row]:
-    """Three trials of one of the two."""
-    calls = {TIGHT: lambda net, g: timed_tools.infhess_tight(net, RTOL, g), ALL_POINTS: _lanczos}
-    exact = full_data(template.problem, folder)
-    return [tried(template, calls[template.method], (), exact, TOPS, 0)]
-
-
-def _lanczos(net: Any, g: torch.Generator) -> Found:
-    return timed_tools.curvlinops_top(net, net.points, 32, g)
-
-
-def claim_jobs(seed: int, folder: Path) -> Iterator[Job]:
-    """The top five of a CNN of 11,722 weights on 10,000 images: infhess as it comes, Lanczos on parts of the data and all."""
-    yield Job(Row(EXPERIMENT, CNN, TRUTH, seed), truth, (folder,))
-    cases: dict[str, tuple[str, tuple[int, ...]]] = {"infhess.spectrum": (INFHESS, (128,))}
-    if CURVLINOPS not in missing():
-        for name, points in {"256 points": 256, "1,000 points": 1000, "all points": 10_000}.items():
-            cases[f"Lanczos on {name}"] = (CURVLINOPS, (points, 16))
-    for method, (tool, rung) in cases.items():
-        yield Job(Row(EXPERIMENT, CNN, method, seed), claimed, (tool, rung, folder))
-
-
-def claimed(template: Row, tool: str, rung: tuple[int, ...], folder: Path) -> list[Row]:
-    """One rung of a tool."""
-    exact = full_data(template.problem, folder)
-    return [tried(template, TOOLS[tool].calls[TOPS], rung, exact, TOPS, rung[0])]
-
-
-def claim_summary(rows: Sequence[Row]) -> str:
-    """The claim, a line a method; and a tolerance that asks for all of the data."""
-    claim = [r for r in rows if r.problem == CNN and r.method != TRUTH]
-    exact = [r for r in rows if r.method in (TIGHT, ALL_POINTS)]
-    return _lines("top five, MNIST CNN of 11,722 weights, 10,000 images", claim) + _lines(
-        f"top five, {SIZES[0]}", exact
-    )
-
-
-def _lines(title: str, rows: Sequence[Row]) -> str:
-    lines = [[title, "processor seconds", "mean error"]]
-    lines += [[r.method, f"{r.seconds:.2f}", f"{r.loss:.4f}"] for r in rows]
-    return "\n" + markdown(lines) if rows else ""
+def _names(cells: dict[Any, Row]) -> set[str]:
+    return {key[0] for key in cells}

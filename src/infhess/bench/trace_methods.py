@@ -94,12 +94,12 @@ METHODS: dict[str, Method] = {
 }
 
 
-def jobs(seed: int, problems: Sequence[str] = PROBLEMS, trials: int = TRIALS) -> Iterator[Job]:
+def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
     """One for each problem, batch size and method."""
-    for problem in problems:
+    for problem in PROBLEMS[:1] if quick else PROBLEMS:
         for batch in BATCHES:
             for method in METHODS:
-                yield Job(Row(EXPERIMENT, problem, method, seed, batch), measured, (trials,))
+                yield Job(Row(EXPERIMENT, problem, method, seed, batch), measured, (TRIALS,))
 
 
 def measured(template: Row, trials: int) -> list[Row]:

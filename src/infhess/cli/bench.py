@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from infhess.cli.bench_curvature import curvature
 from infhess.cli.bench_nets import deep
 from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, remedies, seed_range
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from infhess.harness.rows import RowFile
 
 bench = typer.Typer(no_args_is_help=True, help="Side by side with the alternatives, in one run.")
+bench.command()(curvature)
 bench.command()(deep)
 
 
@@ -75,108 +77,6 @@ def overhead(
         _in_turn(comparison.jobs(seed, width=0.02 if quick else 1.0), file)
         summary = write(out / "summary.md", text := comparison.summary(file.rows))
         typer.echo(f"{text}\nrows: {file.path}\nsummary: {summary}")
-
-
-@bench.command()
-def curvature(
-    out: Folder = None,
-    seed: Seed = 0,
-    fresh: Fresh = False,
-    coverage: Annotated[
-        bool, typer.Option("--coverage", help="Do the intervals hold? Trials against the exact spectrum.")
-    ] = False,
-    density: Annotated[
-        bool, typer.Option("--density", help="Do the bounds of `density` hold? Known spectra and two nets.")
-    ] = False,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Which estimate of a trace is best on mini-batches. One job at a time.")
-    ] = False,
-    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials per cell of --coverage and --density.")] = 200,
-    large: Annotated[
-        bool, typer.Option("--large", help="Transformers of up to ten million weights: seconds and memory.")
-    ] = False,
-    edge: Annotated[
-        bool, typer.Option("--edge", help="The paper's net at the edge of stability: eigenvalues beside 2/η.")
-    ] = False,
-    seconds: Annotated[
-        bool,
-        typer.Option(
-            "--seconds", help="Eigenvalues, traces and densities in seconds at equal error. One job at a time."
-        ),
-    ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Two small problems that need no data folder.")] = False,
-    workers: Workers = 0,
-    data_dir: DataDir = None,
-) -> None:
-    """Top eigenvalues from mini-batches beside other tools, at equal work; the coverage of intervals; seconds at equal error.
-
-    One kind at a time, each with rows of its own. With --large, how seconds and memory grow with weights, data and k; with
-    --edge, curvature along training.
-
-    Example: `infhess bench curvature --coverage --trials 50 --data-dir data`
-    """
-    with remedies():
-        from infhess.bench import coverage as intervals
-        from infhess.bench import (
-            curvature_bench,
-            density_coverage,
-            edge_of_stability,
-            eigen_baselines,
-            equal_error,
-            large_nets,
-            trace_methods,
-        )
-        from infhess.cli import show
-        from infhess.data import use
-        from infhess.harness.rows import RowFile
-        from infhess.harness.timing import on_threads
-
-        kinds = {
-            "coverage": coverage,
-            "density": density,
-            "trace": trace,
-            "large": large,
-            "edge": edge,
-            "seconds": seconds,
-        }
-        if sum(kinds.values()) > 1:
-            raise ValueError(f"expected at most one of {', '.join(f'--{name}' for name in kinds)}")
-        use(data_dir)
-        kind = "".join(f"-{name}" for name, chosen in kinds.items() if chosen)
-        folder = out or Path(f"runs/bench-curvature{kind}")
-        file = RowFile(folder, fresh=fresh, seed=seed)
-        if large:
-            _in_turn(large_nets.jobs(seed, quick=quick), file)
-            return show.summarised(file.path, large_nets.summary(file.rows))
-        if edge:
-            show.run(list(edge_of_stability.jobs(seed, quick=quick)), file, workers)
-            edge_of_stability.figure(file.rows, folder / "edge.svg")
-            return show.summarised(file.path, edge_of_stability.summary(file.rows))
-        if coverage:
-            problems = curvature_bench.QUICK if quick else intervals.PROBLEMS
-            show.run(list(intervals.jobs(seed, trials, problems)), file, workers)
-            return show.summarised(file.path, intervals.summary(file.rows))
-        if density:
-            names = density_coverage.KNOWN if quick else (*density_coverage.KNOWN, *density_coverage.NETS)
-            show.run(list(density_coverage.jobs(seed, trials, list(names))), file, workers)
-            return show.summarised(file.path, density_coverage.summary(file.rows))
-        if trace:
-            chosen = trace_methods.PROBLEMS[:1] if quick else trace_methods.PROBLEMS
-            with on_threads(1):
-                _in_turn(trace_methods.jobs(seed, chosen), file)
-            return show.summarised(file.path, trace_methods.summary(file.rows))
-        if seconds:
-            show.not_installed(equal_error.missing())
-            with on_threads(1):
-                _in_turn(equal_error.jobs(seed, folder, equal_error.QUICK if quick else equal_error.SIZES), file)
-                if not quick:
-                    _in_turn(equal_error.exact_jobs(seed, folder), file)
-                    _in_turn(equal_error.claim_jobs(seed, folder), file)
-            return show.summarised(file.path, equal_error.summary(file.rows))
-        show.not_installed(eigen_baselines.missing_tools())
-        show.run(list(curvature_bench.jobs(seed, quick=quick)), file, workers)
-        curvature_bench.figure(file.rows, folder / "curvature.svg")
-        return show.summarised(file.path, curvature_bench.summary(file.rows))
 
 
 @bench.command()

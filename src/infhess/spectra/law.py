@@ -10,6 +10,7 @@ from torch import Tensor
 from infhess.spectra.quadrature import Quadrature
 from infhess.spectra.shares import bracket_deviate, kolmogorov, share_bound
 
+SUMS = 1e-12  # the rounding of sums of weights: all of them are 1
 SHIFTS = 24  # values of δ that are tried, over five orders of magnitude
 
 
@@ -70,7 +71,7 @@ class Law:
         se = (middle * (1 - middle) / self.mass).sqrt()
         z = bracket_deviate(level, high - low, se)
         down, up = share_bound(low, z, self.mass), share_bound(high, -z, self.mass)
-        return torch.where(low > 0, down, 0.0), torch.where(high < 1, up, 1.0)
+        return torch.where(low > SUMS, down, 0.0), torch.where(high < 1 - SUMS, up, 1.0)
 
     def band(self, low: Tensor, high: Tensor, level: float) -> tuple[Tensor, Tensor]:
         """The same for all x at once: the noise of the starts is a Brownian bridge of variance F(1 − F)/ν."""

@@ -27,3 +27,12 @@ def test_bench_inference_measures_and_resumes(tmp_path):
     assert (tmp_path / "b/summary.md").read_text().startswith("| what | measured |")
     run("bench", "inference", "--quick", "--out", "b", cwd=tmp_path)
     assert read(tmp_path / "b/rows.csv") == rows
+
+
+def test_bench_curvature_runs_one_comparison_on_chosen_problems(tmp_path):
+    asked = "bench", "curvature", "--density", "--quick", "--trials", "4"
+    out = run_here(*asked, "--problem", "five values", "--workers", "1", "--out", str(tmp_path / "d"))
+    assert "| five values, N = 600 | all data |" in out
+    assert {r["problem"] for r in read(tmp_path / "d/rows.csv")} == {"five values"}
+    assert "got --coverage and --density" in run_here("bench", "curvature", "--density", "--coverage", status=2)
+    assert "--method: expected one of" in run_here(*asked, "--method", "mine", "--out", str(tmp_path / "e"), status=2)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from infhess.cli.options import DataDir, Folder, Fresh, Seed, Workers, remedies
+
+if TYPE_CHECKING:
+    from infhess.harness.jobs import Job
 
 
 class Asked(NamedTuple):
@@ -77,6 +80,7 @@ def curvature(
         bool, typer.Option("--seconds", help="Processor seconds at equal error, beside other tools. One job at a time.")
     ] = False,
     problem: Annotated[list[str] | None, typer.Option("--problem", help="This one alone; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option("--method", help="This one alone; may be repeated.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small problems that need no data folder.")] = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
@@ -100,10 +104,11 @@ def curvature(
             raise ValueError(f"expected at most one of --{', --'.join(given)}; got --{kind} and --{more[0]}")
         use(data_dir)
         folder = out or Path(f"runs/bench-curvature-{kind}" if kind else "runs/bench-curvature")
-        _compare(COMPARISONS[kind], Asked(seed, trials, quick, folder), problem or [], fresh, workers)
+        alone = {"problem": problem or [], "method": method or []}
+        _compare(COMPARISONS[kind], Asked(seed, trials, quick, folder), alone, fresh, workers)
 
 
-def _compare(comparison: Comparison, asked: Asked, problems: list[str], fresh: bool, workers: int) -> None:
+def _compare(comparison: Comparison, asked: Asked, alone: dict[str, list[str]], fresh: bool, workers: int) -> None:
     """Run what is not in the file yet; then a summary, and a figure where there is one."""
     from infhess.cli import show
     from infhess.harness.rows import RowFile
@@ -115,12 +120,18 @@ def _compare(comparison: Comparison, asked: Asked, problems: list[str], fresh: b
     )
     show.not_installed(module.missing() if hasattr(module, "missing") else {})
     jobs = list(comparison.jobs(module, asked))
-    names = list(dict.fromkeys(job.template.problem for job in jobs))
-    if unknown := [name for name in problems if name not in names]:
-        raise ValueError(f"--problem: expected one of {', '.join(names)}; got {unknown[0]}")
+    for option, chosen in alone.items():
+        jobs = _only(jobs, option, chosen)
     with on_threads(1):
-        todo = [job for job in jobs if not problems or job.template.problem in problems]
-        show.run(todo, file, 1 if comparison.timed else workers)
+        show.run(jobs, file, 1 if comparison.timed else workers)
     if comparison.figure:
         module.figure(file.rows, asked.folder / comparison.figure)
     show.summarised(file.path, module.summary(file.rows))
+
+
+def _only(jobs: list[Job], option: str, chosen: list[str]) -> list[Job]:
+    """Those of the problems or methods that were chosen, or all."""
+    names = list(dict.fromkeys(getattr(job.template, option) for job in jobs))
+    if unknown := [name for name in chosen if name not in names]:
+        raise ValueError(f"--{option}: expected one of {', '.join(names)}; got {unknown[0]}")
+    return [job for job in jobs if not chosen or getattr(job.template, option) in chosen]

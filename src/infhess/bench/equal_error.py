@@ -137,7 +137,7 @@ def climbed(template: Row, tool: str, quantity: str, folder: Path) -> list[Row]:
     exact, wanted = full_data(template.problem, folder), QUANTITIES[quantity]
     open_, rows = dict(wanted.targets), []
     for number, rung in enumerate(rungs(tool, quantity, timed_net(template.problem).points)):
-        row, once = tried(template, TOOLS[tool].calls[quantity], rung, exact, quantity, number)
+        row, once = tried(template, TOOLS[tool], rung, exact, quantity, number)
         for target in [name for name, error in open_.items() if row.loss <= error]:
             rows.append(replace(row, method=f"{tool}: {target}"))
             if TOOLS[tool].compiles:
@@ -156,13 +156,17 @@ def rungs(tool: str, quantity: str, points: int) -> list[tuple[int, ...]]:
 
 
 def tried(
-    template: Row, call: Callable[..., Found], rung: tuple[int, ...], exact: FullData, quantity: str, number: int
+    template: Row, tool: Tool, rung: tuple[int, ...], exact: FullData, quantity: str, number: int
 ) -> tuple[Row, float]:
-    """Median seconds and mean error of a few trials, and the seconds of the first, which alone compiles."""
+    """Median seconds and mean error of a few trials, and the seconds of the first, which alone compiles.
+
+    With all of the data there is little to average over: one trial, and one more where the first one compiles.
+    """
     net, found, seconds = timed_net(template.problem), list[Found](), []
-    for trial in range(min(QUANTITIES[quantity].trials, NETS[template.problem].trials)):
+    trials = min(QUANTITIES[quantity].trials, NETS[template.problem].trials)
+    for trial in range(1 + tool.compiles if rung and rung[0] >= net.points else trials):
         g = torch.Generator().manual_seed(10**6 * (template.seed + 1) + 1000 * number + trial)
-        seconds.append(seconds_of(lambda: found.append(call(net, *rung, g))))  # noqa: B023
+        seconds.append(seconds_of(lambda: found.append(tool.calls[quantity](net, *rung, g))))  # noqa: B023
     error = mean(ERRORS[quantity](f.value, exact) for f in found)
     row = replace(
         template,

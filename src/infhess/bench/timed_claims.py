@@ -9,7 +9,19 @@ from typing import Any
 import torch
 
 from infhess.bench import equal_error, timed_tools
-from infhess.bench.equal_error import CURVLINOPS, EXPERIMENT, INFHESS, SIZES, TOOLS, TOPS, TRUTH, missing, tried, truth
+from infhess.bench.equal_error import (
+    CURVLINOPS,
+    EXPERIMENT,
+    INFHESS,
+    SIZES,
+    TOOLS,
+    TOPS,
+    TRUTH,
+    Tool,
+    missing,
+    tried,
+    truth,
+)
 from infhess.bench.timed_nets import full_data
 from infhess.bench.timed_tools import Found
 from infhess.harness import Job, Row, markdown
@@ -43,7 +55,7 @@ def tight(template: Row, folder: Path) -> list[Row]:
     """Three trials of one of the two."""
     calls = {TIGHT: lambda net, g: timed_tools.infhess_tight(net, RTOL, g), ALL_POINTS: _lanczos}
     exact = full_data(template.problem, folder)
-    return [tried(template, calls[template.method], (), exact, TOPS, 0)[0]]
+    return [tried(template, Tool({TOPS: calls[template.method]}), (), exact, TOPS, 0)[0]]
 
 
 def _lanczos(net: Any, g: torch.Generator) -> Found:
@@ -64,7 +76,7 @@ def claim_jobs(seed: int, folder: Path) -> Iterator[Job]:
 def claimed(template: Row, tool: str, rung: tuple[int, ...], folder: Path) -> list[Row]:
     """One rung of a tool."""
     exact = full_data(template.problem, folder)
-    return [tried(template, TOOLS[tool].calls[TOPS], rung, exact, TOPS, rung[0])[0]]
+    return [tried(template, TOOLS[tool], rung, exact, TOPS, rung[0])[0]]
 
 
 def claim_summary(rows: Sequence[Row]) -> str:

@@ -105,7 +105,7 @@ NETS = {
     "1e4 weights": Entry(lambda: [nn.Flatten(), *mlp(196, 56, 10)], lambda: _digits(10_000, 2), (2, 192)),
     "1e5 weights": Entry(lambda: [nn.Flatten(), *mlp(784, 128, 10)], lambda: _digits(10_000), (1, 192)),
     "1e6 weights": Entry(lambda: [nn.Flatten(), *mlp(784, 800, 450, 10)], lambda: _digits(2_000), (1, 48), 2),
-    "MNIST CNN": Entry(lambda: list(digit_net()), lambda: _digits(10_000), (1, 24), 2),  # type: ignore[call-overload]
+    "MNIST CNN": Entry(lambda: list(digit_net()), lambda: _digits(10_000), (1, 20)),  # type: ignore[call-overload]
     "digits": Entry(lambda: [nn.Flatten(), *mlp(64, 16, 10)], _small_digits, (8, 128)),
 }
 

@@ -84,3 +84,14 @@ def test_hooks_of_the_module_are_kept(tmp_path):
     _, module = fit(tmp_path, Saves(), callbacks=[ModelCheckpoint(tmp_path)], enable_checkpointing=True)
     assert torch.load(next(tmp_path.glob("*.ckpt")), weights_only=True)["mine"] == 1
     assert not {"on_save_checkpoint", "training_step", "log"} & set(vars(module))
+
+
+@pytest.mark.parametrize("names", ["batch", "batch, batch_idx", "b, i", "batch, *args"])
+def test_training_step_may_name_its_arguments_as_it_likes(names, tmp_path):
+    """It runs again for BatchNorm's statistics."""
+    scope = {"F": F}
+    first = names.split(",")[0]
+    exec(f"def training_step(self, {names}): return F.cross_entropy(self.net({first}[0]), {first}[1])", scope)
+    named = type("Named", (Net,), {"training_step": scope["training_step"]})(True)
+    runs, module = fit(tmp_path, named)
+    assert value(module) == pytest.approx(float(runs.callback_metrics["val"]), rel=1e-5)

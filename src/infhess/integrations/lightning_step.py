@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -10,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -22,9 +22,9 @@ LOGS = ("log", "log_dict")
 
 def loss_of(trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int = 0) -> Tensor:
     """What `training_step` gives for a batch."""
-    known = inspect.signature(module.training_step).parameters
+    counted = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)  # as Lightning calls it
     with silent(module), trainer.precision_plugin.train_step_context():
-        out = module.training_step(batch, batch_idx) if "batch_idx" in known else module.training_step(batch)
+        out = module.training_step(batch, batch_idx) if counted else module.training_step(batch)
     return out["loss"] if isinstance(out, dict) else out  # type: ignore[return-value]
 
 

@@ -27,7 +27,7 @@ def test_rows_have_a_ratio_to_adam_and_the_tables_name_every_target(small):
     assert {"schedule-free AdamW", "SGD", "infhess.Preconditioned(SGD)"} <= set(known)
     text = overhead.summary(rows)
     assert "memory passes, RateFree / schedule-free AdamW" in text
-    assert len(overhead.targets(rows)) == (5 if "SOAP" in known else 3)
+    assert len(overhead.targets(rows)) == (6 if "SOAP" in known else 4)
 
 
 def test_passes_are_numbers_read_and_written_a_parameter():

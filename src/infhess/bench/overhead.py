@@ -223,7 +223,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     known = {(row.problem, row.method): row.metric for row in rows}
     found = []
     for problem in dict.fromkeys(row.problem for row in rows):
-        for name, bound in (("infhess.Preconditioned(SGD)", 2.0), (DIAGONAL, 1.5)):
+        for name, bound in (("infhess.Preconditioned(SGD)", 2.0), (DIAGONAL, 1.5), (ROTATED, 1.5)):
             found.append(at_most(f"{problem}: {name} / {UNIT}", known[problem, name], bound))
         theirs = known.get((problem, "schedule-free AdamW: memory passes"))
         if theirs:

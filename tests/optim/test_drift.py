@@ -50,7 +50,7 @@ def test_a_verdict_takes_three_standard_errors(spread, off):
 def noise_that_does_not_answer(drift, steps, seed=0):
     """Gradients of independent noise in many directions: those before do not come back in them, as they should."""
     for c in randn(steps, 200, seed=seed):
-        drift.see(c, 1.0, 0.0, 1.0)
+        drift.see(c, {"lr": 1.0})
     return drift
 
 
@@ -69,7 +69,7 @@ def test_the_last_1024_steps_are_remembered_in_their_order():
     long, short, w = noise_that_does_not_answer(Drift(), 700), Drift(), torch.zeros(200, dtype=F64)
     for e in randn(1024, 200, seed=5):
         for drift in (long, short):
-            drift.see(w + e, 0.5, 0.0, 1.0)
+            drift.see(w + e, {"lr": 0.5})
         w = w - 0.5 * (w + e)
     one, scales = torch.ones(200, dtype=F64), torch.logspace(-1, 1, 40).tolist()
     verdicts = [[drift.due(scale * one, 0 * one) for scale in scales] for drift in (long, short)]

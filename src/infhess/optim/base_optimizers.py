@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim import optimizer as torch_optimizer
 
 from infhess.curvature.flat import real
 
@@ -99,9 +101,14 @@ def divisor(base: torch.optim.Optimizer) -> Callable[[State, Group, Tensor | Non
     )
 
 
+def adaptive(base: torch.optim.Optimizer) -> bool:
+    """Whether the base scales gradients by itself."""
+    return divisor(base) is not None
+
+
 def rate_is_known(base: torch.optim.Optimizer) -> bool:
     """Whether w moves by −lr times a known scaling of the gradient, so that a measured step can take the place of lr."""
-    return isinstance(base, PLAIN) or divisor(base) is not None
+    return isinstance(base, PLAIN) or adaptive(base)
 
 
 def sqrt_scaling(base: torch.optim.Optimizer, like: Tensor, squares: Tensor | None = None) -> Tensor | None:
@@ -193,3 +200,30 @@ def reference_rate(groups: list[Group], made_with: float, scheduled: float) -> f
 def made_with_rate(groups: list[Group]) -> float:
     """The largest learning rate that the groups began with, also where a schedule is at work on them already."""
     return max(float(group["initial_lr"] if "initial_lr" in group else group.get("lr", math.nan)) for group in groups)
+
+
+def bare_step(base: torch.optim.Optimizer) -> None:
+    """A step without torch's bookkeeping of it, such as global hooks: for a base whose wrapper has done that."""
+    step: Any = type(base).step
+    hooked = base._optimizer_step_pre_hooks or base._optimizer_step_post_hooks or "step" in base.__dict__
+    if hooked or not hasattr(step, "__wrapped__"):
+        with _global_hooks_off():
+            base.step()
+        return
+    step = step.__wrapped__
+    if step.__module__.startswith("torch.optim.") and not torch.is_grad_enabled():
+        step = getattr(step, "__wrapped__", step)  # the part that would turn autograd off
+    step(base)
+
+
+@contextmanager
+def _global_hooks_off() -> Iterator[None]:
+    hooks: list[Any] = [torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks]
+    kept = [dict(h) for h in hooks]
+    for h in hooks:
+        h.clear()
+    try:
+        yield
+    finally:
+        for h, before in zip(hooks, kept):
+            h.update(before)

@@ -138,4 +138,4 @@ class Preconditioned(SelfDriving):
         if not self._state.directions:
             return False
         own = self._learnt.blocks
-        return self._drift.due(torch.cat([o.values for o in own]), torch.cat([o.gain for o in own]))
+        return self._learnt.drift.due(torch.cat([o.values for o in own]), torch.cat([o.gain for o in own]))

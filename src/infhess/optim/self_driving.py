@@ -23,6 +23,7 @@ from infhess.optim.base_optimizers import rate_is_known
 from infhess.optim.controllers import nonconvex, switch
 from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.preconditioning.apply import fits
+from infhess.optim.preconditioning.scaled_step import finite
 from infhess.optim.rate.probe import MicroBatch, Probe
 from infhess.optim.reports import Report
 from infhess.optim.sharded import check_whole
@@ -166,7 +167,7 @@ class SelfDriving(Wrapper):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. A batch that was observed and never stepped with, for a gradient that is not finite, is skipped."""
-        if self._observed and self._state.active and not self._finite():
+        if self._observed and self._state.active and not finite([p.grad for p in self._params()], self._state):
             self._observed.clear()
             self._acted = 0
         super().zero_grad(set_to_none)

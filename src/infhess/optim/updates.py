@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.batch_source import Hessian
-from infhess.optim.base_optimizers import decay, divisor, moved, rate_is_known, sqrt_scaling
+from infhess.optim.base_optimizers import adaptive, decay, moved, rate_is_known, sqrt_scaling
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.measured import FRESH, Step, measured_step
 from infhess.preconditioners import build
@@ -30,11 +30,6 @@ class Update:
     step_length: str
     steps: int | None
 
-    @property
-    def adaptive(self) -> bool:
-        """Whether the base scales gradients by itself."""
-        return divisor(self.base) is not None
-
     def estimate(self, source: Hessian) -> Built:
         """P² by the chosen method."""
         if self.method == "paper":
@@ -49,7 +44,7 @@ class Update:
 
     def _root(self, source: Hessian) -> Tensor | None:
         """The root of the base's own scaling; before its first step, from the squares of a few gradients."""
-        if not self.adaptive:
+        if not adaptive(self.base):
             return None
         if all(moved(self.base.state.get(p, {})) for p in source.flat.params):
             return sqrt_scaling(self.base, source.like)
@@ -62,7 +57,7 @@ class Update:
         """The step of the chosen kind, and P² with the factor that goes with it."""
         scaling = found.scaling
         if self.step_length == "keep":
-            plain = self.method == "paper" or self.adaptive  # Adam's own rate is for gradients of its own scale
+            plain = self.method == "paper" or adaptive(self.base)  # Adam's own rate is for gradients of its own scale
             return Step(replace(scaling, factor=1.0) if plain else scaling, math.nan)
         if self.step_length == "paper":
             return self._paper_step(scaling, found)
@@ -77,6 +72,6 @@ class Update:
         if not math.isnan(found.step):
             return Step(scaling, found.step)
         alpha2 = scaling.factor if self.method == "paper" else float(found.values[0]) * scaling.factor
-        if self.adaptive:
+        if adaptive(self.base):
             return Step(replace(scaling, factor=1.0), alpha2 * self.state.base_rate)
         return Step(replace(scaling, factor=alpha2), math.nan)

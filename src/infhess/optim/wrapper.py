@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import optimizer as torch_optimizer
 
 from infhess._precision import full_precision_step
-from infhess.curvature.flat import length, real
-from infhess.optim.base_optimizers import Momentum, decayed, divisor, made_with_rate, momentum_of, reference_rate
+from infhess.curvature.flat import real
+from infhess.optim.base_optimizers import adaptive, bare_step, made_with_rate
 from infhess.optim.checkpoint import Checkpointed
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.preconditioning.apply import inside, preconditioned, redirected, shortened
 from infhess.optim.preconditioning.directions import PREFIX, PreconditionerState, like_of, parted
-from infhess.optim.preconditioning.drift import Drift
 from infhess.optim.preconditioning.layers import blocks_of
+from infhess.optim.preconditioning.scaled_step import scaled_step
 from infhess.preconditioners.scaling import Scaling
 
 # The most numbers that the directions take by default: 1 GiB in single precision.
@@ -37,7 +33,7 @@ class Wrapper(Checkpointed):
     def __init__(self, base: torch.optim.Optimizer, rank: int | None, blocks: str) -> None:
         _checked_base(base)
         self.base, self.blocks, self.rank = base, blocks, rank or default_rank(base)
-        self._learnt, self._drift, self._linked = PreconditionerState(self.rank), Drift(), False
+        self._learnt, self._linked = PreconditionerState(self.rank), False
         self._published = False  # whether the names of what was learnt are in `state`
         super().__init__(base.param_groups, base.defaults)
         self._link(self.param_groups, base.state)
@@ -67,12 +63,12 @@ class Wrapper(Checkpointed):
         for entry in self.state.values():
             for name in [key for key in entry if str(key).startswith(PREFIX)]:
                 del entry[name]
-        self._drift, self._published = Drift(), False
+        self._published = False
 
     def allocate(self) -> None:
         """Make room for directions at once: distributed checkpoints restore only what they find a place for."""
         self._learnt.allocate(self._params(), self._blocks())
-        if self._adaptive and self._learnt.root is None:
+        if adaptive(self.base) and self._learnt.root is None:
             self._learnt.root = torch.ones(size_of(self.base)).to(like_of(self._params()))
         self._published = False
         self._publish()
@@ -88,10 +84,10 @@ class Wrapper(Checkpointed):
                 loss = self._run(closure)
         self._before_step()
         if not self._state.active:
-            self._base_step()
+            bare_step(self.base)
         else:
             with torch.no_grad():
-                self._active_step()
+                scaled_step(self.base, self._learnt)
         if not self._published:
             self._publish()
         return loss
@@ -102,111 +98,6 @@ class Wrapper(Checkpointed):
 
     def _before_step(self) -> None:
         """What is left to do once gradients are final."""
-
-    def _finite(self) -> bool:
-        """Whether gradients are; a step is counted as skipped where they are not."""
-        grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
-        return not grads or self._counts(length([grads]))
-
-    def _counts(self, size: float) -> bool:
-        """Whether a length is finite; a step is counted as skipped where it is not."""
-        finite = math.isfinite(size)
-        self._state.skipped += not finite
-        return finite
-
-    def _base_step(self) -> None:
-        """Without torch's own bookkeeping of a step, hooks of all optimizers among it: the wrapper's step has done that."""
-        base = self.base
-        step: Any = type(base).step
-        hooked = base._optimizer_step_pre_hooks or base._optimizer_step_post_hooks or "step" in base.__dict__
-        if hooked or not hasattr(step, "__wrapped__"):
-            with _global_hooks_off():
-                base.step()
-            return
-        step = step.__wrapped__
-        if step.__module__.startswith("torch.optim.") and not torch.is_grad_enabled():
-            step = getattr(step, "__wrapped__", step)  # the part that would turn autograd off
-        step(base)
-
-    def _active_step(self) -> None:
-        """A step, where its learning rate is known and the gradient is finite."""
-        state, adaptive, params = self._state, self._adaptive, self._params()
-        grads = [p.grad for p in params]
-        if any(g is not None and g.is_sparse for g in grads):
-            raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
-        # A limited step measures its own length, and that of g need not be known.
-        limited = not adaptive and state.step != 0 and state.limit < math.inf
-        if not limited and (not self._finite() or state.step == 0):
-            return
-        options = self._options()
-        before = [{name: group[name] for name in changed} for group, changed in zip(self.param_groups, options)]
-        try:
-            for group, changed in zip(self.param_groups, options):
-                group.update(changed)
-            (self._redirected_step if adaptive else self._scaled_step)(params, grads)
-        finally:
-            for p, g in zip(params, grads):
-                p.grad = g
-            for group, changed in zip(self.param_groups, before):
-                group.update(changed)
-
-    def _scaled_step(self, params: list[Tensor], grads: list[Tensor | None]) -> None:
-        """The base sees P²g instead of g."""
-        state, scaled, seen = self._state, grads, None
-        # Where the step is the base's own P² comes with its factor, and else the learning rate does.
-        factor = state.factor if math.isnan(state.step) else 1.0
-        if state.directions:
-            scaled, seen = preconditioned(grads, self._learnt, factor)
-        momenta = [momentum_of(group) for group in self.param_groups]
-        if state.limit < math.inf:
-            # How far a constant gradient moves each parameter in the end.
-            groups = zip(self.param_groups, momenta)
-            rates = [rate for g, m in groups for rate in [g["lr"] / m.correction] * len(g["params"])]
-            scaled, size = shortened(scaled, rates, state.limit)
-            if not self._counts(size):
-                return
-        if seen is not None:
-            self._see(seen, momenta[0])
-        for p, g in zip(params, scaled):
-            p.grad = g
-        self._base_step()
-
-    def _redirected_step(self, params: list[Tensor], grads: list[Tensor | None]) -> None:
-        """The base sees g, so that its own scaling stays what it is, and what it does to w is bent by P."""
-        state = self._state
-        if not (state.directions or state.limit < math.inf):
-            self._base_step()
-            return
-        if state.directions:
-            self._see(inside(grads, params, self._learnt), momentum_of(self.param_groups[0]))
-        before = [None if g is None else p.detach().clone() for p, g in zip(params, grads)]
-        decays = [decayed(self.base, group) for group in self.param_groups for _ in group["params"]]
-        self._base_step()
-        redirected(params, before, decays, self._learnt, state.limit)
-
-    def _see(self, seen: Tensor, momentum: Momentum) -> None:
-        """Note down what `due` is to judge by."""
-        self._drift.see(seen, self.param_groups[0].get("lr", math.nan), *momentum)
-
-    def _options(self) -> list[dict[str, Any]]:
-        """What the base is to find in its groups during a step: step·lr/lr₀ instead of lr."""
-        state = self._state
-        if math.isnan(state.step):
-            return [{} for _ in self.param_groups]
-        step, options = state.step * state.factor / self._reference_rate(), []
-        for group in self.param_groups:
-            changed = {"lr": group["lr"] * (step * momentum_of(group).correction)} if "lr" in group else {}
-            if state.momentum and type(self.base) is torch.optim.SGD and not group["momentum"]:
-                changed["momentum"] = state.momentum
-            options.append(changed)
-        return options
-
-    def _reference_rate(self) -> float:
-        """lr₀, the learning rate that stands for the measured step."""
-        state, groups = self._state, self.param_groups
-        if any("initial_lr" in group for group in groups):  # a schedule is at work
-            state.scheduled_rate = max(state.scheduled_rate, *(float(g.get("lr", 0.0)) for g in groups))
-        return reference_rate(groups, state.base_rate, state.scheduled_rate)
 
     # ---- copies and checkpoints
 
@@ -247,10 +138,10 @@ class Wrapper(Checkpointed):
         self._learnt.adopt(self._params(), self._blocks(), incoming)
         if not any(incoming):
             self._state.base_rate = made_with_rate(self.param_groups)
-        self._drift, self._published = Drift(), False
+        self._published = False
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("base", "rank", "blocks", "_learnt", "_drift", "_linked", *self._settings)
+        names = ("base", "rank", "blocks", "_learnt", "_linked", *self._settings)
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -260,11 +151,6 @@ class Wrapper(Checkpointed):
         self._link(self.base.param_groups, self.base.state)
 
     # ---- between flat vectors and parameters
-
-    @property
-    def _adaptive(self) -> bool:
-        """Whether the base scales gradients by itself."""
-        return divisor(self.base) is not None
 
     def _blocks(self) -> list[list[int]]:
         named = all("param_names" in group for group in self.param_groups)
@@ -279,7 +165,7 @@ class Wrapper(Checkpointed):
                     self.state[p][name].zero_()
         self._learnt.install(self._params(), self._blocks(), scaling)
         self._state.active = 1.0
-        self._drift, self._published = Drift(), False
+        self._published = False
 
     def _scaling(self) -> Scaling:
         """P² as it is in use."""
@@ -305,16 +191,3 @@ def _checked_base(base: Any) -> None:
         )
     if any(group.get("differentiable") for group in base.param_groups):
         raise ValueError("base: expected differentiable=False; no graph is kept of a preconditioned step")
-
-
-@contextmanager
-def _global_hooks_off() -> Iterator[None]:
-    hooks: list[Any] = [torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks]
-    kept = [dict(h) for h in hooks]
-    for h in hooks:
-        h.clear()
-    try:
-        yield
-    finally:
-        for h, before in zip(hooks, kept):
-            h.update(before)

@@ -13,7 +13,7 @@ from torch import Tensor
 from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import dense, flattened, real
-from infhess.optim.base_optimizers import divisor, sqrt_scaling
+from infhess.optim.base_optimizers import adaptive, sqrt_scaling
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.directions import like_of, wide
 from infhess.optim.rate.probe import Probe
@@ -80,7 +80,7 @@ class Context:
     @cached_property
     def adaptive(self) -> bool:
         """Whether the base scales gradients by itself."""
-        return divisor(self.base) is not None
+        return adaptive(self.base)
 
     @cached_property
     def gradient_length(self) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor
 from infhess._checks import small_dtype
 from infhess.curvature.flat import real
 from infhess.optim.controllers.controller_state import ControllerState
+from infhess.optim.preconditioning.drift import Drift
 from infhess.preconditioners.scaling import Block, Scaling, identity
 
 PREFIX = "curvature_"
@@ -75,6 +76,7 @@ class PreconditionerState:
         self.layout: list[list[int]] = []  # which parameters make a block
         self.root: Tensor | None = None  # R, flat over all parameters
         self.means: dict[str, Tensor] = {}  # of iterates, flat over all parameters
+        self.drift = Drift()  # whether the directions still hold
 
     def reset(self) -> None:
         """Nothing is known; checkpoints may hold the old tensors, which are left alone."""
@@ -90,6 +92,7 @@ class PreconditionerState:
 
     def install(self, params: list[Tensor], layout: list[list[int]], scaling: Scaling) -> None:
         """Take P² into use."""
+        self.drift = Drift()
         self.root = None if scaling.root is None else scaling.root.to(like_of(params).dtype, copy=True)
         if scaling.directions or self.blocks:
             self.allocate(params, layout)

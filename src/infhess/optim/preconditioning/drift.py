@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from infhess.optim.base_optimizers import Group, Momentum, momentum_of
+
 # Curvature that has changed by this factor calls for a new estimate, once the evidence is this many standard errors.
 FACTOR, CERTAIN = 2.0, 3.0
 # Steps that are remembered, and how many there have to be for a verdict.
@@ -31,13 +33,13 @@ class Drift:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[Tensor, Any]] = deque(maxlen=WINDOW)  # c and rate of each step
-        self._decay, self._weight = 0.0, 1.0
+        self._momentum = Momentum(0.0, 1.0)
 
-    def see(self, c: Tensor, rate: Any, decay: float, weight: float) -> None:
-        """One step: c, the rate applied and the base's momentum. A compiled step notes nothing, so that it stays one graph."""
+    def see(self, c: Tensor, group: Group) -> None:
+        """One step: c, and the rate and momentum applied. A compiled step notes nothing, so that it stays one graph."""
         if not torch.compiler.is_compiling():
-            self._seen.append((c, rate))
-            self._decay, self._weight = decay, weight
+            self._seen.append((c, group.get("lr", math.nan)))
+            self._momentum = momentum_of(group)
 
     def due(self, values: Tensor, gain: Tensor) -> bool:
         """Whether curvature along the steps is beyond twice what `values` say, or below half of it, with certainty."""
@@ -46,8 +48,8 @@ class Drift:
         c = torch.stack([c for c, _ in self._seen]).to(torch.float64)
         rates = torch.tensor([float(rate) for _, rate in self._seen], dtype=c.dtype, device=c.device)
         weights = (1 - gain).to(c)
-        compare = _displacements if self._decay > HEAVY else _correlations
-        z, seen, expected = compare(c, rates, values.to(c), weights, self._decay, self._weight)
+        compare = _displacements if self._momentum.decay > HEAVY else _correlations
+        z, seen, expected = compare(c, rates, values.to(c), weights, *self._momentum)
         return _certainly_off(z, seen, expected, weights)
 
 

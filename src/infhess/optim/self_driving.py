@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from torch import Tensor
 from infhess._checks import count
 from infhess._distributed import world_size
 from infhess._precision import full_precision
-from infhess.curvature import batches as batching
 from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.local import DoubleBackwardError
@@ -22,7 +21,7 @@ from infhess.curvature.training_pass import GRAPHS, TrainedHessian, TrainingPass
 from infhess.optim.base_optimizers import rate_is_known
 from infhess.optim.controllers import nonconvex, switch
 from infhess.optim.controllers.context import Context, Decision
-from infhess.optim.preconditioning.apply import fits
+from infhess.optim.observed import Observed, sized, together
 from infhess.optim.preconditioning.scaled_step import finite
 from infhess.optim.rate.probe import MicroBatch, Probe
 from infhess.optim.reports import Report
@@ -33,35 +32,12 @@ from infhess.optim.wrapper import Wrapper, size_of
 LARGE = 100_000
 
 
-class Observed(NamedTuple):
-    """A micro-batch of the coming step: the loss and batch given to `observe`, or a training pass that was watched."""
-
-    loss: Callable[[Batch], Tensor] | None
-    batch: Batch
-    points: int | None
-    split: bool = False
-    products: str = "exact"
-    generator: torch.Generator | None = None
-
-    @property
-    def size(self) -> int:
-        """Data points."""
-        return batching.size_of(self.batch) if self.points is None else self.points
-
-
 class SelfDriving(Wrapper):
     """`observe`, `watch` and `step(closure)`: a controller decides on each step, and the wrapper does what it says."""
 
     _settings: tuple[str, ...] = (
-        "method",
-        "step_length",
-        "_asked_rank",
-        "_pool",
-        "_observed",
-        "_acted",
-        "_was_fresh",
-        "_unread",
-        "report",
+        *("method", "step_length", "report"),
+        *("_asked_rank", "_pool", "_observed", "_acted", "_was_fresh", "_unread"),
     )
 
     def __init__(
@@ -186,9 +162,7 @@ class SelfDriving(Wrapper):
     def _before_step(self) -> None:
         """Where micro-batches were more or fewer than those of the step before: act upon what there is."""
         if self._observed and self._acted < len(self._observed):
-            if (
-                self._acted and self._state.steps == 1 and self._was_fresh
-            ):  # the very first step, of one micro-batch alone
+            if self._acted and self._state.steps == 1 and self._was_fresh:  # of the very first, one micro-batch alone
                 self.reset()
             if not self._acted and (report := self._act()):
                 self.report, self._unread = report, report.notes
@@ -200,7 +174,7 @@ class SelfDriving(Wrapper):
         """Let a controller decide on the coming step, and do what it says."""
         started, state, seen = time.perf_counter(), self._state, list(self._observed)
         self._acted, self._was_fresh = len(seen), not state.active
-        failure, points = _sized(seen)
+        failure, points = sized(seen)
         if not state.nonconvex and self._is_net(seen):
             state.nonconvex = 1.0
         state.read += points
@@ -228,7 +202,7 @@ class SelfDriving(Wrapper):
         return not self._state.steps and (self.blocks == "layer" or size_of(self.base) > LARGE)
 
     def _context(self, seen: list[Observed], points: int, failure: Exception | None) -> Context:
-        batch = None if self._state.nonconvex else _together(seen)
+        batch = None if self._state.nonconvex else together(seen)
 
         def source() -> Hessian:
             return self._hessian(seen[-1], batch)
@@ -306,13 +280,7 @@ class SelfDriving(Wrapper):
         signs = {bool(group.get("maximize", False)) for group in self.param_groups}
         if len(signs) > 1:
             raise ValueError("expected all groups to minimise, or all to maximise")
-        params = self._params()
-        for own, block in zip(self._learnt.blocks, self._learnt.layout):
-            for i, size in zip(block, own.sizes):
-                if not fits(params[i], size):
-                    raise ValueError(
-                        f"parameter {i} has changed its shape to {tuple(params[i].shape)}; make a new Preconditioned for it"
-                    )
+        self._learnt.check_sizes(self._params())
         minimised = (lambda batch: -loss(batch)) if signs.pop() else loss
         return Hessian(
             minimised, self._params(), batches, products=products, split=split, points=points, generator=generator
@@ -324,23 +292,3 @@ class SelfDriving(Wrapper):
                 f"lr: expected a rate above 0 when the base is made, of whatever size, got {self._state.base_rate:g}; "
                 "a measured step is applied relative to it"
             )
-
-
-def _sized(seen: list[Observed]) -> tuple[Exception | None, int]:
-    """Data points; where there are other processes an error waits for the next probe, at which all agree on it."""
-    try:
-        return None, sum(o.size for o in seen)
-    except ValueError as error:
-        if world_size() == 1:
-            raise
-        return error, 0
-
-
-def _together(seen: list[Observed]) -> Batch:
-    """The micro-batches of a step as one batch; the last one where they cannot be joined."""
-    if len(seen) == 1 or not all(o.split and o.loss is seen[0].loss for o in seen):
-        return seen[-1].batch
-    try:
-        return batching.joined([o.batch for o in seen])
-    except (ValueError, AttributeError, KeyError):
-        return seen[-1].batch

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.flat import flattened, real, widened
-from infhess.optim.preconditioning.directions import Directions, PreconditionerState, numbers, wide
+from infhess.optim.preconditioning.directions import Directions, PreconditionerState, fits, numbers, wide
 
 Grads = Sequence[Tensor | None]
 
@@ -36,11 +36,6 @@ def _flat(tensors: Grads, own: Directions, block: Sequence[int]) -> Tensor:
     given = [tensors[i] for i in block]
     fitting = [own.basis.new_zeros(n) if t is None or not fits(t, n) else t for t, n in zip(given, own.sizes)]
     return flattened(fitting, own.basis.dtype, own.basis.device)
-
-
-def fits(tensor: Tensor, size: int) -> bool:
-    """Whether a tensor has the size that the directions were made for."""
-    return tensor.numel() * (2 if tensor.is_complex() else 1) == size
 
 
 def _like(part: Tensor, grad: Tensor) -> Tensor:

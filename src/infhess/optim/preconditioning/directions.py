@@ -108,6 +108,16 @@ class PreconditionerState:
             return identity([sum(sizes[i] for i in block) for block in layout], like_of(params), self.root)
         return Scaling([own.block() for own in self.blocks], self.controller.factor, self.root)
 
+    def check_sizes(self, params: list[Tensor]) -> None:
+        """Whether parameters are still those that the directions were made for."""
+        for own, block in zip(self.blocks, self.layout):
+            for i, size in zip(block, own.sizes):
+                if not fits(params[i], size):
+                    shape = tuple(params[i].shape)
+                    raise ValueError(
+                        f"parameter {i} has changed its shape to {shape}; make a new Preconditioned for it"
+                    )
+
     # ---- checkpoints
 
     def entries(self, params: list[Tensor]) -> list[Entries]:
@@ -170,6 +180,11 @@ class PreconditionerState:
 def numbers(params: list[Tensor]) -> list[int]:
     """Real numbers in each parameter."""
     return [real(p.detach()).numel() for p in params]
+
+
+def fits(tensor: Tensor, size: int) -> bool:
+    """Whether a tensor has the size that the directions were made for."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1) == size
 
 
 def like_of(params: list[Tensor]) -> Tensor:

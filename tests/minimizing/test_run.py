@@ -261,10 +261,11 @@ def test_an_error_of_the_callback_is_the_callers():
     assert problem.value(model) < 1e-1 * problem.value(problem.model())
 
 
-def test_little_memory():
+@pytest.mark.parametrize("memory", [2e5, 1.0])
+def test_little_memory(memory):
     problem = small(squares, n=3000)
-    _, result, gap, _ = minimized(problem, gap=1e-8, memory=2e5)
-    assert gap <= 1e-8
+    _, result, gap, _ = minimized(problem, gap=1e-8, memory=memory)
+    assert (result.stopped, gap <= 1e-8) == ("gap", True)
     assert any(note.startswith("a sample of") for note in result.notes)
 
 

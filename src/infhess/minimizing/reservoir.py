@@ -11,6 +11,8 @@ from infhess.curvature.batches import Batch, joined, mapped, size_of, tensors
 
 # Points of a chunk: batches are joined to so many, so that Python's share of a pass is small.
 CHUNK = 4096
+# Points of a sample, however little memory there is: one point tells nothing of curvature.
+LEAST = 32
 
 
 class Reservoir:
@@ -39,7 +41,7 @@ class Reservoir:
         self.points, self.kept, self.bytes = self.points + n, self.kept + n, self.bytes + bytes_of(batch)
         if self.whole and self.bytes > self.memory:
             # A sample is not to take more than all of the data might.
-            self.capacity = max(1, min(self.capacity, int(self.points * self.memory / self.bytes / 2)))
+            self.capacity = max(LEAST, min(self.capacity, int(self.points * self.memory / self.bytes / 2)))
             self.whole = False
         if not self.whole and self.kept > 2 * self.capacity:
             self._prune()

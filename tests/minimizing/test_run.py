@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 
 import pytest
 import torch
@@ -220,7 +221,7 @@ def test_so_many_passes(passes):
 def test_an_interruption_leaves_the_best_point(after):
     def stop(row):
         if row["pass"] == after:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     problem = small(logistic, l2=1e-4, n=600)
     model, result = run(problem, callback=stop)

@@ -14,7 +14,8 @@ GIB = 2**30
     [
         (31, 569, 569, (1, 31), DENSE, 569),
         (253, 44_484, 44_484, (1, 253), DENSE, 8192),
-        (253, 44_484, 4000, (1, 253), POOL, 4000),  # little memory
+        (253, 44_484, 4000, (1, 253), DENSE, 4000),  # little memory
+        (300, 50_000, 50_000, (1, 300), DENSE, 8192),  # Nyström's P is predicted at a little less, but not at half
         (784, 11_552, 11_552, (1, 784), POOL, 11_552),
         (650, 1797, 1797, (10, 65), POOL, 1797),
         (6012, 20_000, 20_000, (12, 501), SECANTS, 8192),  # a sample of so few points contracts slowly

@@ -1,6 +1,7 @@
 """Convex problems that `minimize` was not developed on: named before it was ever run on them, for `bench convex --accuracy`.
 
-But for wide-softmax: L-BFGS around a factored P, and its price, were developed on it after its first report.
+Except two, after their first report: L-BFGS around a factored P, and its price, were developed on wide-softmax; that pool-Newton
+has to be predicted at half of dense Newton's cost comes from badly-scaled.
 """
 
 from __future__ import annotations

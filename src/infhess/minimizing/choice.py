@@ -24,8 +24,8 @@ CALL, COLUMN, CHUNK = 1e5, 0.75, 4096
 # the weights for each of its directions. Passes of L-BFGS around P by Nyström's approximation, and around a factored one.
 PASSES, PRODUCTS, PRODUCTS_A_WEIGHT = 8, {DENSE: 5, POOL: 8}, 1.3
 SECANT_PASSES, SECANT_PASSES_FACTORED = 120, 80
-# Products around Nyström's P grow with the condition number, which nobody knows before (250 a pass where it is 1e10); those around
-# a dense Hessian do not. So pool-Newton is taken only where it is predicted at half of dense Newton's cost.
+# Products around Nyström's P grow with the condition number, which nobody knows before (250 a pass where it is 1e10); those
+# around a dense Hessian do not. So pool-Newton is taken only where it is predicted at half of dense Newton's cost.
 CAUTION = 2.0
 # ln 1e8: where a sample's Hessian contracts the gap by N/pool a pass, the passes are this over ln(pool/N). By 1/1.2 at the
 # least: a pool grows where that is slow.

@@ -188,8 +188,9 @@ def _widths(seen: Quadrature) -> Tensor:
 
 
 def _grid(theta: Tensor, width: Tensor) -> Tensor:
-    """Even points, and some around the nodes of the first start, where the density is curved."""
-    around = (theta[0] + width[0] * torch.arange(-3, 4).to(theta)[:, None]).flatten()
+    """Even points, and some around the nodes of the first start, or around all eigenvalues of a small matrix."""
+    nodes, spread = (theta[:, 0], width[:, 0]) if theta.shape[1] == 1 else (theta[0], width[0])
+    around = (nodes + spread * torch.arange(-4, 5).to(theta)[:, None]).flatten()
     ends = float((theta - 4 * width).min()), float((theta + 4 * width).max())
     points: Tensor = torch.cat([around, torch.linspace(*ends, 129).to(theta)]).sort().values
     return points

@@ -18,6 +18,10 @@ from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterio
 from infhess.posterior.isotropic import IsotropicPosterior
 
 METHODS = ("curvature", "paper")
+NO_DIRECTION = (
+    "the first gradient is zero, so there is no direction to look along; start elsewhere, or see whether the loss depends on "
+    "these parameters"
+)
 Policy: TypeAlias = Callable[[Posterior, Tensor, Tensor], Tensor | None]
 
 
@@ -91,7 +95,7 @@ def infer(_states: Iterator[State]) -> Posterior:
     for state in _states:
         posterior = state.posterior
     if posterior is None:
-        raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")
+        raise ValueError(NO_DIRECTION)
     return posterior
 
 

@@ -71,7 +71,9 @@ def test_a_forgotten_observe_is_named():
     assert len([w for w in seen if "no training pass was seen for 160 steps" in str(w.message)]) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"weight_decay": -1}, {"betas": (1.0, 0.9)}, {"lr": -1.0}, {"eps": math.nan}])
+@pytest.mark.parametrize(
+    "wrong", [{"weight_decay": -1}, {"betas": (1.0, 0.9)}, {"betas": 0.9}, {"lr": -1.0}, {"eps": math.nan}]
+)
 def test_bad_settings_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         infhess.RateFree([nn.Parameter(torch.ones(1))], **wrong)

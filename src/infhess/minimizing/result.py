@@ -8,7 +8,7 @@ from typing import Any
 from infhess.minimizing.stop_rule import Gap, Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Minimum:
     """The outcome of `minimize`; the parameters are at the best point that was seen.
 
@@ -31,6 +31,8 @@ class Minimum:
     >>> found = infhess.minimize(lambda x: (x @ w - 1).square().mean(), [w], x.split(50), gap=1e-6)
     >>> found.stopped, found.gap_upper(0.95) <= 1e-6, len(found.history) > 0
     ('gap', True, True)
+    >>> str(found).startswith("Minimum(gap")
+    True
 
     """
 
@@ -46,6 +48,10 @@ class Minimum:
     stopped: str
     method: str
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        cost = f"{self.passes} passes, {self.products} products, {self.data_points} data points, {self.seconds:.2g} s"
+        return f"Minimum(gap {self.gap:.2g}, loss {self.loss:.6g}; {cost}; stopped: {self.stopped})"
 
     def gap_upper(self, level: float = 0.95) -> float:
         """A bound that the gap is below with this probability."""

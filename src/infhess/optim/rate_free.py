@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,16 +87,16 @@ class RateFree(Probing):
         chosen = SCALINGS[scaling]
         betas, eps = betas or (0.9, chosen.beta), chosen.eps if eps is None else eps
         finite_number(weight_decay, "weight_decay", least=0.0)
-        if finite_number(float(lr), "lr", least=0.0) != 1:
+        if finite_number(lr, "lr", least=0.0) != 1:
             warnings.warn(
                 f"RateFree: lr={float(lr):g} multiplies the learning rate that curvature gives; pass lr=1, as skorch's "
                 "NeuralNet(..., lr=1), unless you mean that",
                 stacklevel=2,
             )
         finite_number(eps, "eps", least=0.0)
-        for beta in betas:
-            if not 0 <= finite_number(beta, "betas") < 1:
-                raise ValueError(f"betas: expected two numbers from 0 to below 1, got {betas}")
+        pair = isinstance(betas, Sequence) and len(betas) == 2
+        if not pair or not all(0 <= finite_number(beta, "betas") < 1 for beta in betas):
+            raise ValueError(f"betas: expected two numbers from 0 to below 1, got {betas}")
         defaults: Group = {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "eps": eps}
         defaults |= {"maximize": maximize, "scaling": scaling}
         self._prober = Prober(chosen.rule)

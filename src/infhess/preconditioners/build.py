@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from infhess.active import block_steps, newton_direction, residual_direction
+from infhess.active import NO_DIRECTION, block_steps, newton_direction, residual_direction
 from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch, joined, part_of, size_of
 from infhess.curvature.source import Source
@@ -108,7 +108,7 @@ def blocked(
 def _lengths(V: Tensor) -> Tensor:
     lengths = torch.linalg.vector_norm(V, dim=0)
     if not bool(lengths.any()):
-        raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")
+        raise ValueError(NO_DIRECTION)
     return torch.where(lengths > 0, lengths, torch.ones_like(lengths))
 
 
@@ -163,7 +163,7 @@ def _inferred(
             "products differ in size by more than numbers hold; is the loss finite around here?"
         ) from error
     if not any(map(len, posteriors)):
-        raise ValueError("the first gradient is zero, so there is no direction to look along; start elsewhere")
+        raise ValueError(NO_DIRECTION)
     return posteriors
 
 

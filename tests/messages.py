@@ -13,7 +13,7 @@ GAP = "…"  # what is filled in at run time
 ROOMS_OF_COMMANDS = ("bench", "cli", "data", "experiments", "harness", "problems")
 # Parts of reprs, labels of figures, and what a text is compared with.
 LABELS = (
-    r".*products, … data points.*", r"Report\(.*", r"Tracker\(.*", r"Estimate\(.*", r"…\(…×… matrix.*", r"…?,? and … more",
+    r".*products, … data points.*", r"(Report|Tracker|Estimate|Minimum)\(.*", r"…\(…×… matrix.*", r"…?,? and … more",
     r".*95 %.*", r"passes over the data", r"gap .*", r"share of eigenvalues at or below", r"… \(… … …\)", r"a … of …",
     r"Spectrum \| .*", r"(s|y) and the (directions|products) before it", r"Checkpointing is not compatible",
     r"Using backward.*", r"from … to …", r"… negative, … within ± …",

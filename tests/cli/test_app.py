@@ -68,3 +68,18 @@ def test_bad_input_ends_with_status_2_and_one_line(tmp_path, monkeypatch):
     assert (tmp_path / "other/rows.csv").read_text() == "a,b\n1,2\n"
     run_here("demo", "--seed", "-1", status=2)
     run_here("paint", status=2)
+
+
+WRONG = {
+    ("nonsense",): "No such command 'nonsense'; see infhess --help",
+    ("demo", "--seed", "a"): "see infhess demo --help",
+    ("bench", "nonsense"): "see infhess bench --help",
+    ("reproduce",): "regression, logistic, deep; see infhess reproduce --help",
+}
+
+
+@pytest.mark.parametrize(("arguments", "remedy"), WRONG.items(), ids=[" ".join(given) for given in WRONG])
+def test_wrong_options_end_with_status_2_and_one_line(arguments, remedy):
+    said = run_here(*arguments, status=2)
+    assert remedy in said
+    assert said.count("\n") == 1

@@ -16,6 +16,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from commands import run_here
 from infhess import data
 from infhess.data import DATASETS, DataError, Dataset, File
 from infhess.data.registry import BATCH_SIZE, BATCHES
@@ -86,13 +87,6 @@ def tiny(server, monkeypatch):
     return register
 
 
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    import logging
-
-    logging.getLogger("pooch").setLevel(logging.ERROR)
-
-
 def everything(folder):
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
@@ -101,6 +95,7 @@ def test_a_download_is_checked_and_not_repeated(tiny, tmp_path):
     tiny("good")
     (path,) = data.get("tiny", tmp_path)
     assert path.read_bytes() == CONTENT
+    assert path.stat().st_mode & 0o777 == 0o644  # a cache may be shared
     assert everything(tmp_path) == ["tiny/tiny.bin"]
     list(data.get("tiny", tmp_path))
     assert len(Handler.requests) == 1
@@ -120,6 +115,15 @@ def test_what_goes_wrong_is_named_and_leaves_nothing(tiny, tmp_path, how, reason
     assert reason in str(error.value)
     assert "--mirror" in str(error.value)
     assert everything(tmp_path) == []
+
+
+def test_the_command_says_in_one_line_what_failed(tiny, tmp_path, capfd):
+    tiny("corrupt")
+    said = run_here("data", "get", "tiny", "--out", str(tmp_path), status=2)
+    assert said.splitlines()[0] == f"fetching tiny.bin, {len(CONTENT) / 1e6:.1f} MB …"
+    assert said.count("\n") == 2
+    assert "sha256" in said
+    assert "Downloading" not in capfd.readouterr().err  # as pooch has it, with temporary names
 
 
 def test_the_next_address_is_tried_and_a_mirror_first(tiny, server, tmp_path):

@@ -12,12 +12,14 @@ from infhess._version import __version__
 from infhess.cli.bench import bench
 from infhess.cli.data import data
 from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, remedies
+from infhess.cli.usage import OneLine
 
 if TYPE_CHECKING:
     from infhess.harness.rows import RowFile
 
 app = typer.Typer(
     name="infhess",
+    cls=OneLine,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",

@@ -30,7 +30,7 @@ def data_list(data_dir: DataDir = None) -> None:
 def data_get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="sarcos, mnist or cifar10.")],
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder to put it in; by default the cache.")
+        Path | None, typer.Option("--data-dir", "--out", help="Folder to put it in; by default the cache.")
     ] = None,
     mirror: Annotated[
         str | None, typer.Option("--mirror", help="An address that has the files by name, asked first.")

@@ -164,12 +164,18 @@ class Bar:
 
 
 @contextmanager
-def downloads() -> Iterator[Callable[[File], Bar] | None]:
-    """Makes one progress bar per file on a terminal; None elsewhere."""
+def downloads() -> Iterator[Callable[[File], Bar | bool]]:
+    """Makes one progress bar per file on a terminal; a plain line elsewhere."""
     if not sys.stdout.isatty():
-        yield None
+        yield _announced
         return
     with Progress(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=console()
     ) as bars:
         yield lambda file: Bar(bars, file)
+
+
+def _announced(file: File) -> bool:
+    """A line in the place of a progress bar, which there is none of."""
+    print(f"fetching {file.name}, {file.size / 1e6:.1f} MB …", flush=True)
+    return False

@@ -65,11 +65,13 @@ def _fetch(file: File, target: Path, mirror: str | None, timeout: float, bar: Ba
 def _fetch_from(url: str, file: File, target: Path, timeout: float, bar: Bar | None) -> None:
     import pooch
 
+    pooch.get_logger().setLevel("WARNING")  # it tells of temporary files
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
         downloader = pooch.HTTPDownloader(progressbar=bar(file) if bar else False, timeout=timeout)
         path = pooch.retrieve(
             url, known_hash=f"sha256:{file.sha256}", fname=file.name, path=folder, downloader=downloader
         )
+        Path(path).chmod(0o644)
         Path(path).replace(target)
 
 

@@ -1,0 +1,37 @@
+"""Wrong options end as any other bad input does: with status 2 and one line that says what to do."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+# ClickException, wherever this version of Typer has it.
+USAGE: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+class OneLine(TyperGroup):
+    """A group of commands whose usage errors are one line."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+        """Run the command of these arguments, and end the process with its status."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **options)
+        try:
+            status = super().main(*args, standalone_mode=False, **options)
+        except typer.Abort:
+            status = 1
+        except USAGE as error:
+            status = _told(error)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _told(error: Any) -> int:
+    """The error in a line; it is empty where help was shown to a group that was given nothing."""
+    message = " ".join(error.format_message().split())
+    command = getattr(getattr(error, "ctx", None), "command_path", "infhess")
+    if message:
+        typer.secho(f"infhess: {message.rstrip('.')}; see {command} --help", err=True, fg="red")
+    return int(error.exit_code)

@@ -25,7 +25,7 @@ SIZES = {
     "skorch_digits.py": ("8", r"accuracy 0\.[5-9]"),
     "transformers_trainer.py": ("20", r"loss [0-3]\."),
 }
-TABLE = (ROOT / "docs" / "guides" / "frameworks.md").read_text(encoding="utf-8").split("\n## ")[1]
+TABLE = (ROOT / "docs" / "guides" / "frameworks.md").read_text(encoding="utf-8").split("\n## What works where\n")[1]
 SHOWN = sorted(set(re.findall(r"\]\(\.\./\.\./([^)#]+)#([^)]*)\)", TABLE)))
 
 

@@ -1,7 +1,7 @@
 """Convex problems that `minimize` was not developed on: named before it was ever run on them, for `bench convex --accuracy`.
 
-Except two, after their first report: L-BFGS around a factored P, and its price, were developed on wide-softmax; from badly-scaled
-comes that pool-Newton has to be predicted at half of dense Newton's cost.
+Except two, after their first report: L-BFGS around a factored P, and its price, were developed on wide-softmax; from
+badly-scaled comes that pool-Newton has to be predicted at half of dense Newton's cost.
 """
 
 from __future__ import annotations

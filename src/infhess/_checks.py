@@ -52,13 +52,13 @@ def finite_columns(X: Tensor, name: str) -> None:
     """No column of X holds NaN or infinity; the message names the first observation that does."""
     bad = ~finite(X)
     if bool(bad.any()):
-        raise ValueError(f"{name}: observation {int(bad.nonzero()[0])} holds NaN or infinity; leave it out or mend it")
+        raise ValueError(f"{name}: observation {int(bad.nonzero()[0])} holds NaN or infinity; leave it out or fix it")
 
 
 def finite(X: Tensor) -> Tensor:
     """Whether each column (or the one vector) is finite throughout.
 
-    NaN and infinity survive a norm: one number a column instead of a test (and a copy) of every entry. The second look is
+    NaN and infinity survive a norm: one number per column instead of a test (and a copy) of every entry. The second test is
     for squares that overflow.
     """
     good = torch.isfinite(torch.linalg.vector_norm(X, dim=0))

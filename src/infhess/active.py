@@ -1,4 +1,4 @@
-"""Algorithm 1 of de Roos & Hennig 2019: look along a direction, infer, choose the next direction from what is known."""
+"""Algorithm 1 of de Roos & Hennig 2019: a product along a direction, inference, and the next direction from what is known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Policy: TypeAlias = Callable[[Posterior, Tensor, Tensor], Tensor | None]
 
 
 class State(NamedTuple):
-    """What is known after a step: the posterior, the unit direction just looked along and its product, products so far.
+    """What is known after a step: the posterior, the last unit direction and its product, products so far.
 
     >>> import torch, infhess
     >>> source = infhess.Products(torch.diag(torch.arange(1.0, 5.0)), gradient=lambda: torch.ones(4))
@@ -127,7 +127,7 @@ def block_steps(
     r: Tensor,
     direction: Policy,
 ) -> Iterator[list[Posterior]]:
-    """Algorithm 1 on the diagonal blocks of a matrix at once: one posterior a block, one product a step for all of them.
+    """Algorithm 1 on the diagonal blocks of a matrix at once: one posterior per block, one product per step for all of them.
 
     Each block chooses a direction of its own. What the other blocks add to its product is noise to it, unless the source gives
     products with the blocks alone.
@@ -148,7 +148,7 @@ def block_steps(
 
 
 def _joined(parts: list[Tensor | None], sizes: list[int], like: Tensor) -> Tensor:
-    """One vector from a direction a block, zeros where a block has none."""
+    """One vector from one direction per block, zeros where a block has none."""
     if len(parts) == 1 and parts[0] is not None:
         return parts[0]
     return torch.cat([like.new_zeros(n) if s is None else s for s, n in zip(parts, sizes)])
@@ -175,7 +175,7 @@ def residual_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor |
     """
     obs, s = posterior.observations, out.copy_(r)
     length = torch.linalg.vector_norm(r)
-    YY = obs.YY  # asked for from the first step on, so that it grows by a row a step
+    YY = obs.YY  # asked for from the first step on, so that it grows by one row per step
     if len(obs):
         scale = YY.diagonal().sqrt().clamp(min=torch.finfo(YY.dtype).tiny)
         values, Z = torch.linalg.eigh(YY / scale[:, None] / scale)

@@ -34,7 +34,7 @@ KNOWN = ("sarcos-map", "sarcos-nat", "mnist-3v5", "digits", "breast-cancer")
 NEW = tuple(name for name in UNSEEN if not name.endswith("/quick"))
 QUICK = ("digits", "breast-cancer", "counts")
 BATCHES, GAPS, AXES = (32, 256), (1e-3, 1e-6, 1e-8), ("passes", "work", "seconds")
-# Numbers in the data, from which on `minimize` is to be the fastest but for dense Newton.
+# Numbers in the data, from which on `minimize` should be the fastest except for dense Newton.
 LARGE = 1e7
 
 

@@ -32,7 +32,7 @@ RANK, FIRST, BETWEEN = 8, 100, 400
 
 
 class Refreshed(ScheduleFree):
-    """Schedule-free as its authors advise: BatchNorm's statistics are gathered anew for the averaged weights."""
+    """Schedule-free as its authors advise: BatchNorm's statistics are gathered again for the averaged weights."""
 
     def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
         super().__init__(problem, stream, make)
@@ -150,7 +150,7 @@ def parts_of(optimizer: Any) -> list[torch.optim.Optimizer]:
 
 
 class Ranked(Online):
-    """With a preconditioner of rank 8 per layer, estimated now and then; after that `observe` finds the rate anew."""
+    """With a preconditioner of rank 8 per layer, estimated now and then; after that `observe` finds the rate again."""
 
     def __init__(self, problem: Problem, stream: CountedStream) -> None:
         super().__init__(problem, stream, partial(around, base="sgd", rate=1e-2, rank=RANK, blocks="layer"))

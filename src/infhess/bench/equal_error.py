@@ -54,7 +54,7 @@ QUANTITIES = {
         2,
     ),
 }
-# What infhess is asked for instead: points a direction; points a batch and probes.
+# What infhess is asked for instead: points per direction; points per batch and probes.
 OWN_RUNGS: dict[str, tuple[tuple[int, ...], ...]] = {
     TOPS: ((128,), (256,), (512,), (1024,), (2048,), (4096,), (ALL,)),
     TRACE: ((16, 36), (32, 36), (64, 36), (128, 36), (256, 36), (256, 144), (256, 576)),

@@ -33,7 +33,7 @@ SIZES = {100_000: (48, 3), 1_000_000: (128, 5), 10_000_000: (320, 8)}
 
 @dataclass(frozen=True)
 class Case:
-    """A transformer of a size, data points a direction, k, a bound on memory, and whether its loss is in bfloat16."""
+    """A transformer of a size, data points per direction, k, a bound on memory, and whether its loss is in bfloat16."""
 
     weights: int = 1_000_000
     points: int = 64

@@ -24,7 +24,7 @@ from infhess.problems.nets import paper_net
 EXPERIMENT, UNIT = "bench-overhead", "Adam, foreach"
 DIAGONAL, ROTATED, SOAP = "infhess.RateFree", "infhess.RateFree, kronecker", "SOAP"
 GRADIENT, NET = "gradient", "paper's net, batch 32"
-# Steps before a clock is looked at, rounds in which all optimizers take turns, and steps of each in a round.
+# Steps before the first measurement, rounds in which all optimizers take turns, and steps of each in a round.
 WARM, ROUNDS, STEPS = 130, 7, 15
 Optimizer = Any
 Batch = Any
@@ -120,7 +120,7 @@ class Runner:
         return time.thread_time() - start
 
     def state(self) -> int:
-        """Numbers of state."""
+        """The size of its state, in numbers."""
         owns = self.optimizer.state.values()
         return sum(t.numel() for own in owns for t in tree_leaves(own) if isinstance(t, Tensor))
 
@@ -207,7 +207,7 @@ def _written(func: Any, args: Any, kwargs: Any, out: Any) -> list[Tensor]:
 
 
 def memory_passes(runner: Runner) -> float:
-    """Numbers that one `step` reads and writes, a parameter each; of a step at which nothing is due."""
+    """Numbers that one `step` reads and writes, per parameter, where nothing is due."""
     size, found = sum(p.numel() for p in runner.model.parameters()), []
     for _ in range(3):
         if hasattr(runner.optimizer, "observe"):

@@ -125,7 +125,7 @@ def started(net: nn.Module, scale: float) -> nn.Module:
 
 @lru_cache(maxsize=3)
 def labelled(wrong: float) -> tuple[Data, Data]:
-    """Handwritten digits; a share of the training labels is drawn anew."""
+    """Handwritten digits; a share of the training labels is replaced by random ones."""
     x, y = digits()
     x, draw = x[:, None].float() / 16, torch.Generator().manual_seed(3)
     drawn = torch.where(torch.rand(len(y), generator=draw) < wrong, torch.randint(10, y.shape, generator=draw), y)

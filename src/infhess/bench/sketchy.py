@@ -1,6 +1,6 @@
 """SketchySVRG, SketchySAGA and SketchyKatyusha, from their paper (PROMISE, Frangella, Rathore, Zhao & Udell 2024).
 
-Batches of 256, a Nyström preconditioner of rank 10 from √n points with ρ relative to its largest eigenvalue, anew each pass
+Batches of 256, a Nyström preconditioner of rank 10 from √n points with ρ relative to its largest eigenvalue, built each pass
 unless the loss is quadratic, and the step ½/L with L = λmax of the preconditioned Hessian of as many fresh points.
 """
 

@@ -80,7 +80,7 @@ def claimed(template: Row, tool: str, rung: tuple[int, ...], folder: Path) -> li
 
 
 def claim_summary(rows: Sequence[Row]) -> str:
-    """The claim, a line a method; and a tolerance that asks for all of the data."""
+    """The claim, one line per method; and a tolerance that asks for all of the data."""
     claim = [r for r in rows if r.problem == CNN and r.method != TRUTH]
     exact = [r for r in rows if r.method in (TIGHT, ALL_POINTS)]
     return _lines("top five, MNIST CNN of 11,722 weights, 10,000 images", claim) + _lines(

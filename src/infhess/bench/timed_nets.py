@@ -23,7 +23,7 @@ from infhess.spectra.quadrature import Lanczos, Quadrature
 
 TOP = 5
 BATCH, RATE = 128, 1e-3  # of the epoch of Adam before the curvature is measured
-PIECE = 1000  # data points a batch where all are read
+PIECE = 1000  # data points per batch where all are read
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,7 +45,7 @@ def pieces(net: Timed, points: int, g: torch.Generator) -> list[tuple[Tensor, Te
 
 
 def infhess_top(net: Timed, points: int, g: torch.Generator) -> Found:
-    """So many fresh points a direction, a batch for each chunk of them."""
+    """Fresh points for each direction, one batch for each chunk of them."""
     source = net.source(max(1, points // CHUNKS), g)
     found = spectrum(source, TOP, points=points, generator=g)
     return Found(found.values, found.products, min(net.points, found.data_points))

@@ -119,7 +119,7 @@ def measured(template: Row, trials: int) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Errors and seconds, a line a problem and method."""
+    """Errors and seconds, one line per problem and method."""
     cells = {(r.problem, r.method, r.batch_size): r for r in rows if r.experiment == EXPERIMENT}
     lines = [["problem", "method", *(f"batch {b}: error, s, coverage" for b in BATCHES)]]
     for problem, method in dict.fromkeys((p, m) for p, m, _ in cells):

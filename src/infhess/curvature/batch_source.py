@@ -67,7 +67,7 @@ class BatchSource(Source):
         self.size, self.like = self.flat.size, self.flat.like
         self._generator = generator or torch.Generator().manual_seed(0)
         self.watch = Watch()  # what was seen of the loss so far
-        self.product_points = 0  # data points that products were taken with, each time counted anew
+        self.product_points = 0  # data points that products were taken with, counted each time
         self._plain = 0  # batches to come for which nobody looks whether they leave anything behind
 
     @abstractmethod
@@ -197,7 +197,7 @@ class BatchSource(Source):
     ) -> Draw:
         """Products of each vector with `chunks` chunks of fresh data, so many points and batches in all at the least.
 
-        With `forms` the numbers sᵀBs in the place of the products. A chunk is several batches as they came, or where there
+        With `forms` the numbers sᵀBs instead of the products. A chunk is several batches as they came, or where there
         are few of them, a part of them joined. Batches whose points share statistics (BatchNorm in training mode) are not
         cut: half a batch is then another loss.
         """
@@ -238,7 +238,7 @@ class Hessian(BatchSource):
         products: "exact" (reverse over reverse), or "difference" for losses that cannot be differentiated twice.
         split: False for a loss that is not a mean over points: batches are then neither sliced nor joined.
         points: data points of a batch, where it does not tell; such batches are not cut.
-        generator: for the seeds of dropout masks, one a batch.
+        generator: for the seeds of dropout masks, one per batch.
 
     >>> import torch
     >>> w = torch.tensor([1.0, 2.0], requires_grad=True)

@@ -45,7 +45,7 @@ def is_named(batch: Batch) -> bool:
 def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Batch:
     """A batch of the same shape, each leaf made by f of those at its place.
 
-    Leaves are tensors, and lists of one thing a point that is not a tensor; anything else is the first batch's.
+    Leaves are tensors, and lists with one entry per point that is not a tensor; anything else is the first batch's.
     """
     first = batches[0]
     if isinstance(first, Tensor) or (isinstance(first, list) and len(first) == size and not list(tensors(first))):

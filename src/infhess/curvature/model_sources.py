@@ -88,7 +88,7 @@ class Fisher(ModelSource):
     Args:
         model, loss, params, batches, pair, split: as of `GaussNewton`; dimension 0 of the outputs is that of the points, and
             the loss is a mean over them.
-        kind: "empirical", with the targets of the data; or "mc", with targets drawn from the model anew for each batch. The
+        kind: "empirical", with the targets of the data; or "mc", with targets drawn from the model again for each batch. The
             mean of the latter is the Fisher matrix proper: the Gauss–Newton matrix of the cross-entropy and of squares.
         sample: outputs ↦ targets drawn from the model, for "mc" and a loss other than torch's cross-entropies and squares.
         generator: for the seeds of dropout masks and of drawn targets.

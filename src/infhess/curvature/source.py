@@ -61,7 +61,7 @@ class Source(ABC):
     ) -> Draw:
         """Products of each vector with `chunks` chunks of fresh data, so many points and batches in all at the least.
 
-        With `forms` the numbers sᵀBs in the place of the products.
+        With `forms` the numbers sᵀBs instead of the products.
         """
         repeats = max(1, round(points / (chunks * (self._points or POINTS_OF_A_CALL))))
 

@@ -108,7 +108,7 @@ class TrainingPass(TorchFunctionMode):
         return None if self._keeps_graph else g.detach()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Everything as it is, but for `backward`, and operations whose double backward is wrong."""
+        """Everything as it is, except `backward` and operations whose double backward is wrong."""
         kwargs = kwargs or {}
         if func is Tensor.backward:
             return self._backward(*args, **kwargs)

@@ -110,7 +110,7 @@ def _random_states(devices: Sequence[torch.device]) -> list[Tensor]:
 
 
 class TwiceDifferentiable(TorchFunctionMode):
-    """Puts operations whose double backward exists in the place of those whose double backward is wrong.
+    """Replaces operations whose double backward is wrong by ones whose double backward is right.
 
     `torch._weight_norm` gives wrong second derivatives (21 to 41 % off finite differences in PyTorch 2.13).
     """

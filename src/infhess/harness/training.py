@@ -145,7 +145,7 @@ def curve(
         for run, clock in stops(problem, method, stream, (spacing or problem.spacing, longest)):
             seconds = clock.cpu if isinstance(problem, NetProblem) else clock.wall
             now = replace(template, data_points=stream.points, products=run.products, seconds=float(f"{seconds:.4g}"))
-            outcomes = run.models  # computed anew
+            outcomes = run.models  # computed each time
             shown = {"": outcomes[models[0]]} if len(models) == 1 else {m: outcomes[m] for m in models or outcomes}
             found = [_evaluated(problem, model, now, name) for name, model in shown.items()]
             rows += [*found, *_learning_rate(run, now)]

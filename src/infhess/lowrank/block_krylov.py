@@ -17,7 +17,7 @@ def block_krylov(product: Callable[[Tensor], Tensor], start: Tensor, k: int) -> 
 
     The block is as wide as k, so that an eigenvalue of multiplicity up to k is found whole. The space grows until the
     residuals |A u − θ u| of the k pairs are √eps of the largest value (their values are then good to eps), or until it is
-    all of ℝᴺ. It starts anew from the best 2k vectors when it holds 12k + 40, so that memory stays linear in N.
+    all of ℝᴺ. It restarts from the best 2k vectors when it holds 12k + 40, so that memory stays linear in N.
     """
     N, most = start.shape[0], 12 * k + 40
     Q = tall_qr(start)[0]

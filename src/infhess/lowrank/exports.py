@@ -11,7 +11,7 @@ from infhess._draw import needed
 
 
 class Multiplies(Protocol):
-    """A matrix, as far as other packages want to know it."""
+    """What other packages need to know about a matrix."""
 
     @property
     def shape(self) -> tuple[int, int]: ...  # noqa: D102

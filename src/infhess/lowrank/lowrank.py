@@ -1,4 +1,4 @@
-"""Scaled identity, or diagonal, plus low rank: D + L C Rᵀ, in O(N m) memory and time a product."""
+"""Scaled identity, or diagonal, plus low rank: D + L C Rᵀ, in O(N m) memory and time per product."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class LowRank(Operator):
 
     @full_precision
     def woodbury(self, v: Tensor, damping: float) -> Tensor:
-        """D⁻¹v − D⁻¹L (I + C RᵀD⁻¹L)⁻¹ C RᵀD⁻¹v, with D + damping·I in the place of D, a diagonal."""
+        """D⁻¹v − D⁻¹L (I + C RᵀD⁻¹L)⁻¹ C RᵀD⁻¹v, with D + damping·I instead of D, a diagonal."""
         if not bool((self.d + damping).all()):
             raise SingularError(SINGULAR)
         inverse = 1 / (self.d + damping)

@@ -1,4 +1,4 @@
-"""What every matrix of this library can do, stored as it may be; and the one that is stored dense."""
+"""What every matrix of this library can do, however it is stored; and the one that is stored dense."""
 
 from __future__ import annotations
 

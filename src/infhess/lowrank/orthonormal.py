@@ -81,7 +81,7 @@ def tall_qr(A: Tensor) -> tuple[Tensor, Tensor]:
     if not factors:
         Q, R = torch.linalg.qr(A)
         return Q, R.to(work)
-    Q = room(A.shape[1], A.shape[0], A).mT  # a column a row of memory, as observations are kept
+    Q = room(A.shape[1], A.shape[0], A).mT  # one row of memory per column, as observations are kept
     for part, X in zip(torch.split(Q, SLAB), _slabs(columns, factors, work)):
         part.copy_(X)
     return Q, _product(factors)

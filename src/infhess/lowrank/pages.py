@@ -1,4 +1,4 @@
-"""Room for long columns."""
+"""Memory for long columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import mmap
 import torch
 from torch import Tensor
 
-LARGE = 2**25  # bytes; smaller room is handed out again by the allocator and is in memory already
+LARGE = 2**25  # bytes; smaller blocks are reused by the allocator and are in memory already
 
 
 def room(rows: int, length: int, like: Tensor) -> Tensor:

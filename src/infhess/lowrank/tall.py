@@ -34,7 +34,7 @@ class Tall:
     def __matmul__(self, c: Tensor) -> Tensor:
         """A @ c for a small c (m,) or (m, k), back in the dtype of the columns."""
         parts = torch.split((c[:, None] if c.ndim == 1 else c).to(self.dtype), self.widths)
-        out = room(parts[0].shape[1], self.shape[0], self.blocks[0])  # a column a row of memory
+        out = room(parts[0].shape[1], self.shape[0], self.blocks[0])  # one row of memory per column
         torch.mm(parts[0].mT, self.blocks[0].mT, out=out)
         for block, part in zip(self.blocks[1:], parts[1:]):
             out.addmm_(part.mT, block.mT)

@@ -58,7 +58,7 @@ class Plan:
     Attributes:
         pool, held: points of the pool, and those of them that are held out for the step length.
         rank, slices: directions of P, or where that is above zero, slices whose gradients a factored P is built from.
-        exact: whether the dense Hessian of the whole pool is taken anew in each pass.
+        exact: whether the dense Hessian of the whole pool is computed in each pass.
         steps: of sgd, before the first full gradient.
 
     """

@@ -21,7 +21,7 @@ from infhess.minimizing.secants import Secant, two_loops, usable
 
 # Share of the gap that conjugate gradients may leave; iterations at the most.
 TOLERANCE, MOST = 0.05, 250
-# Iterations after which P is built anew: few where that is cheap.
+# Iterations after which P is rebuilt: few where that is cheap.
 SLOW, SLOW_NYSTROM = 12, 30
 # Secants kept: of what a pool misses, and of everything where there is no pool.
 MISSED, ALL_SECANTS = 10, 20

@@ -15,10 +15,10 @@ class Minimum:
     Attributes:
         gap: estimate of (L − L*)/(L₀ − L*), the share that is left of what there was to gain; NaN after sgd alone.
         loss: the loss over all the data; over the pool after sgd alone.
-        data_points: data points read by gradients, each time counted anew.
+        data_points: data points read by gradients, counted each time.
         passes: passes over the data; a first one of sgd is included.
         products: Hessian-vector products, and gradients of pool and held-out points, which cost as much.
-        product_points: the data points in them, each time counted anew.
+        product_points: the data points in them, counted each time.
         seconds: from call to return.
         history: a row for each pass, a dict.
         stopped: "gap", "passes", "precision", "not convex: …" or "interrupted".

@@ -13,7 +13,7 @@ from torch import Tensor
 from infhess._files import atomic
 
 FORMAT = "infhess-minimize-1"
-DAMAGED = "expected a checkpoint that minimize wrote; it is damaged or of another kind: remove it to start anew"
+DAMAGED = "expected a checkpoint that minimize wrote; it is damaged or of another kind: remove it to start again"
 
 
 def write_run(path: Path, best: Tensor, header: dict[str, Any]) -> None:
@@ -35,6 +35,6 @@ def read_run(path: Path, like: Tensor) -> tuple[Tensor, dict[str, Any]]:
         raise ValueError(f"{path}: {DAMAGED}")
     if best.shape != like.shape:
         raise ValueError(
-            f"{path}: expected a checkpoint of {len(like)} weights, got one of {best.numel()}; remove it to start anew"
+            f"{path}: expected a checkpoint of {len(like)} weights, got one of {best.numel()}; remove it to start again"
         )
     return best.to(like), header

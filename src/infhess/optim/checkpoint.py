@@ -73,7 +73,7 @@ class Checkpointed(torch.optim.Optimizer):
             self._adopt(self._incoming)
 
     def _accept(self, state_dict: dict[str, Any]) -> dict[str, Any] | None:
-        """Check a checkpoint and put what is ours into `_incoming`; the part for torch, None for all of it."""
+        """Check a checkpoint and put our part into `_incoming`; returns the part for torch, None for all of it."""
         raise NotImplementedError
 
     def _adopt(self, incoming: Any) -> None:

@@ -22,7 +22,7 @@ class Report:
         std: their standard deviations from the noise of mini-batches; NaN where that is not known.
         step: what multiplies P²g: 1/λmax(P²B) where it is measured, NaN where the base keeps its learning rate.
         products: Hessian-vector products of mini-batches.
-        product_points: data points that they were taken with, a point anew for each product.
+        product_points: data points that they were taken with, counted once per product.
         data_points: data points read.
         seconds: wall time.
         notes: what the user should know, in sentences.

@@ -1,4 +1,4 @@
-"""An optimizer that estimates and follows curvature by itself, on the batches that training reads anyway."""
+"""An optimizer that estimates and follows curvature on its own, on the batches that training reads anyway."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SelfDriving(Wrapper):
         self._observed: list[Observed] = []  # calls of observe since the last step
         self._acted = 0  # how many of them were acted upon
         self._was_fresh = True  # whether nothing was known before that
-        self._unread: tuple[str, ...] = ()  # notes of a report that nobody was there to take
+        self._unread: tuple[str, ...] = ()  # notes of a report that was not returned to anyone
         self.report: Report | None = None  # of the last estimate or curvature probe
         super().__init__(base, rank, blocks)
 
@@ -56,7 +56,7 @@ class SelfDriving(Wrapper):
         """Forget everything learnt: until the next estimate the wrapper is its base again."""
         super().reset()
         self._pool.clear()
-        self._acted = 0  # what was observed for the coming step is acted upon anew
+        self._acted = 0  # what was observed for the coming step is acted upon again
 
     def _adopt(self, incoming: Any) -> None:
         super()._adopt(incoming)

@@ -50,7 +50,7 @@ class Stepping(Averaging, Joinable):
         self._size, self._size_age = 0.0, 0
 
     def _begin(self, part: Live) -> None:
-        """What the scaling has to learn from first gradients."""
+        """What the scaling learns from the first gradients."""
         self._owns(part.params)
         for i, (g, p) in enumerate(zip(part.grads, part.params)):
             own = self._own(p)
@@ -105,7 +105,7 @@ class Stepping(Averaging, Joinable):
         return [self.state[p] for p in params], ages
 
     def _size_of(self, parts: list[Live], scale: float) -> float:
-        """|w|, measured anew where the bound on steps by it could be within reach, and every so often."""
+        """|w|, measured again where a step may come close to its bound by |w|, and every few steps."""
         state = self._rate_state
         self._size_age += 1
         far = FAR * state.rate * scale * state.length <= state.rule.longest * self._size

@@ -1,4 +1,4 @@
-"""A torch optimizer around another: shared groups, one state dict, gradients and rates changed for the time of a step."""
+"""A torch optimizer around another: shared groups, one state dict, gradients and rates changed during a step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from infhess.optim.preconditioning.layers import blocks_of
 from infhess.optim.preconditioning.scaled_step import scaled_step
 from infhess.preconditioners.scaling import Scaling
 
-# The most numbers that the directions take by default: 1 GiB in single precision.
+# The size of all directions together, at most, by default: 1 GiB in single precision.
 LARGEST_BASIS = 2**28
 
 
 class Wrapper(Checkpointed):
     """The base with gradients (I − U diag(gain) Uᵀ)g and the learning rate step·lr/lr₀; the base itself until it is active.
 
-    It owns what was learnt of curvature; everything else is the base's.
+    It owns what was learnt about curvature; everything else belongs to the base.
     """
 
     _settings: tuple[str, ...] = ()  # further attributes to be copied and pickled
@@ -50,7 +50,7 @@ class Wrapper(Checkpointed):
         self._linked = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """One more group for the base, and everything learnt so far is forgotten: it was of another set of parameters."""
+        """One more group for the base. Everything learnt so far is forgotten: it was about another set of parameters."""
         if not self._linked:  # called by the constructor, for groups that the base has already
             super().add_param_group(param_group)
             return
@@ -66,7 +66,7 @@ class Wrapper(Checkpointed):
         self._published = False
 
     def allocate(self) -> None:
-        """Make room for directions at once: distributed checkpoints restore only what they find a place for."""
+        """Allocate directions now: distributed checkpoints restore only what has memory waiting for it."""
         self._learnt.allocate(self._params(), self._blocks())
         if adaptive(self.base) and self._learnt.root is None:
             self._learnt.root = torch.ones(size_of(self.base)).to(like_of(self._params()))
@@ -125,7 +125,7 @@ class Wrapper(Checkpointed):
             self.state = base_state
 
     def _accept(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Hand the base its part of a checkpoint, and keep ours aside until the base has accepted its own."""
+        """Hand the base its part of a checkpoint, and keep the wrapper's until the base has accepted its own."""
         theirs, ours = parted(state_dict["state"])
         names = self._names(state_dict)
         for name, p in zip(names, self._params()):
@@ -187,7 +187,7 @@ def _checked_base(base: Any) -> None:
         raise TypeError(f"base: expected a torch.optim.Optimizer, got {type(base).__name__}")
     if isinstance(base, torch.optim.LBFGS | Wrapper):
         raise TypeError(
-            f"base: expected an optimizer of one gradient a step, such as SGD or Adam, got {type(base).__name__}"
+            f"base: expected an optimizer that takes one gradient per step, such as SGD or Adam, got {type(base).__name__}"
         )
     if any(group.get("differentiable") for group in base.param_groups):
         raise ValueError("base: expected differentiable=False; no graph is kept of a preconditioned step")

@@ -77,7 +77,7 @@ class Posterior(ABC):
 
     @full_precision
     def variance(self, u: Any, v: Any) -> Tensor:
-        """The variance of uᵀBv: a scalar for vectors u (N,), v (M,); one a column for blocks (N, k), (M, k)."""
+        """The variance of uᵀBv: a scalar for vectors u (N,), v (M,); one per column for blocks (N, k), (M, k)."""
         return self._variance(u, v).to(self.observations.Y.dtype)
 
     def _variance(self, u: Any, v: Any) -> Tensor:

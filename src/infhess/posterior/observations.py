@@ -17,7 +17,7 @@ from infhess.lowrank.tall import SLAB
 
 
 class _Buffer:
-    """Room for observations, one a row: contiguous for products, and a further one is written in place."""
+    """Memory for observations, one per row: contiguous for products, and another one is written in place."""
 
     def __init__(self, S: Tensor, Y: Tensor, capacity: int) -> None:
         self.S, self.Y = room(capacity, S.shape[1], S), room(capacity, Y.shape[1], Y)
@@ -172,7 +172,7 @@ class Observations:
         if not bool(torch.linalg.vector_norm(buffer.Y[m]) < LARGEST):
             if not bool(finite(buffer.Y[m])):
                 raise ValueError(
-                    f"y of step {m} holds NaN or infinity, for a direction of unit length; leave it out or mend it"
+                    f"y of step {m} holds NaN or infinity, for a direction of unit length; leave it out or fix it"
                 )
             _check_size(buffer.Y[m][:, None])
         torch.div(s, norm, out=buffer.S[m])

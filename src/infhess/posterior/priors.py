@@ -159,7 +159,7 @@ Prior: TypeAlias = Isotropic | Symmetric | CurvatureShaped | Kronecker
 
 @full_precision
 def condition(prior: Prior, S: Any, Y: Any) -> Posterior:
-    """The posterior over B given products Y = B S (with noise): S (M, m) directions, Y (N, m), one column a product.
+    """The posterior over B given products Y = B S (with noise): S (M, m) directions, Y (N, m), one column per product.
 
     >>> import torch
     >>> B = torch.diag(torch.tensor([3.0, 2.0, 1.0]))

@@ -121,7 +121,7 @@ def read_pool(source: BatchSource, points: int) -> list[Batch]:
 
 
 def layered(source: BatchSource, sizes: list[int], rank: int, steps: int, root: Tensor | None) -> Built:
-    """One matrix a layer, a fresh batch for each direction."""
+    """One matrix per layer, a fresh batch for each direction."""
     posteriors = _inferred(_scaled_source(Blockwise(source, sizes), root), sizes, steps)
     pairs = [_pairs(p, rank) for p in posteriors]
     values = torch.cat([sigma for sigma, _ in pairs])
@@ -207,7 +207,7 @@ def paper(source: BatchSource, rank: int, steps: int) -> Built:
 
 
 def paper_layers(source: BatchSource, sizes: list[int], rank: int, steps: int) -> Built:
-    """The deep-learning variant: a matrix a layer, shared b0, w0, λ0, no α, and the step 1/b0."""
+    """The deep-learning variant: one matrix per layer, shared b0, w0, λ0, no α, and the step 1/b0."""
     prior, r = paper_layer_pilot(source)
     found = _paper_blocks(source, sizes, rank, steps, prior, r)
     values, std = (torch.cat(x) for x in zip(*((block.values, std) for block, std in found)))

@@ -27,7 +27,7 @@ class Pool(Source):
         self._kept = [source.local(b) for b in batches] if self.size <= KEEP_GRAPHS else None
         self._slices, self._next = self._cut(slices), 0
         self._directions: list[Tensor] = []
-        self.forms: list[Tensor] = []  # a column a product: sᵢᵀ Bₐ s of each batch a with the directions so far
+        self.forms: list[Tensor] = []  # one column per product: sᵢᵀ Bₐ s of each batch a with the directions so far
 
     def _cut(self, slices: int) -> list[Batch]:
         first = self._local(0)

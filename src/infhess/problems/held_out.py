@@ -37,7 +37,7 @@ from infhess.problems.nets import mlp
 from infhess.problems.shuffled import Data
 from infhess.problems.text import ALPHABET
 
-# Share of training labels that are drawn anew.
+# Share of training labels that are replaced by random ones.
 WRONG = 0.2
 USERS, ITEMS, RATINGS = 400, 300, 12_000
 NODES, GRAPHS = 24, 4_000

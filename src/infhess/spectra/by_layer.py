@@ -41,7 +41,7 @@ def spectrum(
         rtol: go on, with more data a direction, until all 95 % intervals are narrower than ± rtol of their value.
         by: "layer" for a dict of the spectra of the layers' blocks, by name. All layers share the data and the graphs of one
             pass; with `rtol` each layer has passes of its own, as many as it needs.
-        **options: `points`, fresh data points a direction, rounded up to whole batches (by default 128, and two batches);
+        **options: `points`, fresh data points per direction, rounded up to whole batches (by default 128, and two batches);
             `directions`, how many (by default 2k + 6 to 4k + 16, as many as the top k values need); `budget`: with `rtol`, no
             further round where it would read more data points (products, for a source without data) than this in all, a
             million by default; `memory`, bytes for directions and for what is kept of their products, 8 vectors each: beyond

@@ -25,8 +25,8 @@ def deflated_products(source: BatchSource, probes: int, sketch: int, generator: 
     """Vectors whose mean is the diagonal of H, each from a batch of its own, in double precision.
 
     Q = orth(H_b Ω) of a first batch. On each further one Σ q ⊙ H_b q + mean_z z ⊙ H_b z, with signs z made orthogonal to Q: the
-    noise of the signs is that of the rest of the spectrum alone. Hutch++ (Meyer et al. 2021), but for fresh data: the sum over
-    Q is taken on as many batches as the rest, and the spread over batches holds all of the noise.
+    noise of the signs is that of the rest of the spectrum alone. Hutch++ (Meyer et al. 2021), except for fresh data: the sum
+    over Q is taken on as many batches as the rest, and the spread over batches holds all of the noise.
     """
     size, like = source.size, source.like
     Omega = normal(size, sketch, like=like, generator=generator)

@@ -1,4 +1,4 @@
-"""BatchNorm at the averaged weights: its running statistics gathered anew, and put back."""
+"""BatchNorm at the averaged weights: its running statistics gathered again, and put back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class Statistics:
-    """The running statistics of BatchNorm layers: kept, gathered anew at the present weights, and put back."""
+    """The running statistics of BatchNorm layers: kept, gathered again at the present weights, and put back."""
 
     def __init__(self, norms: Iterable[_BatchNorm]) -> None:
         self.norms = [norm for norm in norms if norm.running_mean is not None]

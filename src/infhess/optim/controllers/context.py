@@ -1,4 +1,4 @@
-"""What a controller gets to know of a step, and what it decides."""
+"""What a controller knows about a step, and what it decides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infhess.optim.preconditioning.directions import like_of, wide
 from infhess.optim.rate.probe import Probe
 from infhess.preconditioners.scaling import Scaling
 
-# Gradients so many times longer than those of the loss were scaled by something.
+# Gradients that are this many times longer than those of the loss have been scaled by something.
 SCALED = 100.0
 
 
@@ -27,7 +27,7 @@ SCALED = 100.0
 class Context:
     """A step that is about to be made: its batch, gradients, P² and curvature, with the controller's own state.
 
-    What costs something is made when it is first asked for.
+    Anything expensive is computed when it is first needed.
     """
 
     state: ControllerState
@@ -111,7 +111,7 @@ class Context:
         return own if g is None or not self.gradient_length <= most else g.to(own)
 
     def scaled_note(self, own: float) -> tuple[str, ...]:
-        """A word on gradients that are far longer than those of the loss, `own`: a GradScaler has not unscaled them."""
+        """A note on gradients that are far longer than those of the loss, `own`: a GradScaler has not unscaled them."""
         if not math.inf > self.gradient_length > SCALED * own > 0:
             return ()
         return (

@@ -76,7 +76,7 @@ class ControllerState(Scalars):
     rate_limit: float = math.inf
 
     def start_over(self) -> None:
-        """After an `update`: what the controllers would go on from."""
+        """After an `update`: where the controllers continue from."""
         self.momentum, self.rate, self.log_rate, self.slow, self.rate_limit = 0.0, math.nan, math.nan, 0.0, math.inf
         self.steps_at_build, self.steps_at_probe = self.steps, self.steps
         self.built_at = max(self.read, 1.0)

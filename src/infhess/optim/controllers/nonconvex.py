@@ -77,14 +77,14 @@ def _diagnostics(c: Context, before: float, wanted: float, allowed: float, limit
 
 
 def due(n: ControllerState, steps: float) -> bool:
-    """Each of the first steps, each time their number has doubled, and every eighty; an `update` begins this anew."""
+    """Each of the first steps, each time their number has doubled, and every eighty; an `update` starts this again."""
     began = 0.0 if math.isnan(n.steps_at_build) else n.steps_at_build
     doubled = steps - n.steps_at_probe >= min(RULE.every, n.steps_at_probe - began)
     return not n.rate > 0 or steps - began <= RULE.first_probes or doubled
 
 
 def _sigma(c: Context) -> float:
-    """With heavy ball, stable up to (1 + β)/(1 − β) times inverse curvature, 1 + β times as much was measured to do."""
+    """Heavy ball is stable up to (1 + β)/(1 − β) times inverse curvature; 1 + β times as much worked in measurements."""
     heavy = min(0.0 if group.get("nesterov") else momentum_of(group).decay for group in c.base.param_groups)
     return RULE.sigma if c.adaptive else RULE.sigma * (1 + heavy)
 
@@ -118,7 +118,7 @@ def _standing(c: Context) -> Scaling:
 
 
 def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
-    """One product. A probe that fails changes nothing; the first one has to tell something, or that there is nothing to see.
+    """One product. A probe that fails changes nothing; the first one has to succeed, or to find that there is nothing to see.
 
     Processes that train one model together all probe at once, each on its own batch, and h is the mean over them.
     """
@@ -143,7 +143,7 @@ def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
 
 
 def _along(c: Context) -> Seen:
-    """Along what the base is about to do with the gradient g that the step will find; h is scaled as g is."""
+    """A probe along the move that the base is about to make with the gradient of the step; h is scaled as g is."""
     probe, gradients = c.probe, c.probe.own()
     flat = probe.pieces[0].source.flat
     own = flat.pack(gradients)
@@ -171,14 +171,14 @@ def _along(c: Context) -> Seen:
 def _factor(c: Context, g: Tensor, own: Tensor) -> float:
     """What h is scaled by, as g was on its way from the loss.
 
-    Where the base does not scale gradients a clipped step is to be shorter, and only what a GradScaler did is undone.
+    Where the base does not scale gradients, a clipped step should be shorter: only what a GradScaler did is undone.
     """
     factor = c.probe.factor([g], [own])
     return factor if c.adaptive or (c.probe.trained and factor * SCALED < 1) else 1.0
 
 
 def _see(c: Context, seen: Seen) -> None:
-    """One reading. What is seen first is of a scaling that has just begun: it is forgotten fast."""
+    """One reading. The first ones are of a scaling that has just begun, and are forgotten fast."""
     n, drift = c.state, FILTER.drift * max(1.0, RULE.settled / c.state.steps)
     n.log_rate, n.log_rate_variance = filtered(n.log_rate, n.log_rate_variance, seen.log_ratio, drift)
     n.longest = seen.moves

@@ -27,12 +27,12 @@ SMALL = 32
 MOST_ALONG = 1.4
 
 
-# How often a rate is cut to a fourth at the most.
+# How many times a rate is cut to a quarter, at most.
 MOST_CUTS = 16
 
 
 class NothingSeenError(ValueError):
-    """A batch that tells nothing: no gradient, or no curvature along it.
+    """A batch that says nothing about curvature: no gradient, or no curvature along it.
 
     >>> import torch, infhess
     >>> w = torch.nn.Parameter(torch.ones(2))
@@ -55,7 +55,7 @@ class Largest(NamedTuple):
 
 
 def largest_curvature(source: BatchSource, local: Local, scaling: Scaling, iterations: int) -> Largest:
-    """Lanczos from the gradient on M^{½}BM^{½}, with M = P² up to its factor: one product and one M an iteration.
+    """Lanczos from the gradient on M^{½}BM^{½}, with M = P² up to its factor: one product and one M per iteration.
 
     No root of M is needed: z = M^{−½}x is carried as x and as p = M⁻¹x. The norm of the tridiagonal matrix, with its last row,
     is a lower bound of |λ|max from the first product on, when it is √(hᵀMh / gᵀMg) with h = BMg. Stops when it settles to 1 %.

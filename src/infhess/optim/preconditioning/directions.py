@@ -1,4 +1,4 @@
-"""What an optimizer has learnt of curvature: directions and gains of each block, held only once there are any."""
+"""What an optimizer has learnt about curvature: directions and gains of each block, once there are any."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Directions:
 
     @classmethod
     def null(cls, rank: int, shapes: list[torch.Size], like: Tensor) -> Directions:
-        """Room for so many directions."""
+        """Zeros for this many directions."""
         small = torch.zeros(rank, dtype=small_dtype(like.device), device=like.device)
         return cls(like.new_zeros(rank, sum(s.numel() for s in shapes)), small, small.clone(), shapes)
 
     def write(self, block: Block) -> None:
-        """Take a block of P² over."""
+        """Copy a block of P²."""
         k = len(block.gain)
         self.gain.zero_()[:k] = block.gain.to(self.gain)
         self.values.zero_()[:k] = block.values.to(self.values)

@@ -24,11 +24,11 @@ HEAVY = 0.25
 class Drift:
     """Compares how gradients answer to the steps made with how they should, along the directions of U.
 
-    Of c = UᵀRg, k numbers a step, the noise of one gradient moves w, and so comes back in the next. Without momentum successive
-    gradients have the correlation −ησ/2 once things are stationary, with σ the curvature along a direction and η the rate
-    there; differences to gradients LAG and 2·LAG steps earlier take a slowly moving mean out. With momentum the displacement
-    d₀ of one step tells much of the next, d₁, and nothing of the noise in c₂ − c₁ = σd₁ + noise: d₀·(c₂ − c₁) has the mean
-    of d₀·σd₁. A step only notes c down, on the device; `due` does the sums.
+    c = UᵀRg is k numbers per step. The noise of one gradient moves w, and so comes back in the next. Without momentum,
+    successive gradients have the correlation −ησ/2 once things are stationary, with σ the curvature along a direction and η
+    the rate there; differences to gradients LAG and 2·LAG steps earlier remove a slowly moving mean. With momentum, the
+    displacement d₀ of one step says much about the next, d₁, and nothing about the noise in c₂ − c₁ = σd₁ + noise:
+    d₀·(c₂ − c₁) has the mean of d₀·σd₁. A step only notes c down, on the device; `due` does the sums.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ class Reading(NamedTuple):
 
 
 class MicroBatch:
-    """A micro-batch of the coming step: its curvature, made anew for each use or kept with its graph."""
+    """A micro-batch of the coming step: its curvature, recomputed for each use or kept with its graph."""
 
     def __init__(self, source: BatchSource, batch: Batch, *, keep: bool = True) -> None:
         self.source, self.batch, self.keep, self.seed = source, batch, keep, source.seed()

@@ -21,7 +21,7 @@ from infhess.optim.rate.probe import MicroBatch, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
 
-# A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read anew.
+# A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read again.
 CHANGED = 1e-4
 # What a report may have taken off the state since, and what `observe` has counted.
 KEPT = ("observed", "observed_at", "shortened", "skipped", "bounded", "waiting")
@@ -120,7 +120,7 @@ class Prober:
         state.see(reading.log_ratio)
 
     def finish(self, gradient: float, read: Read, params: Sequence[Tensor]) -> tuple[str, ...] | None:
-        """The step is made with a gradient of this length: read anew where it was clipped, unscaled or added to since.
+        """The step is made with a gradient of this length: read again where it was clipped, unscaled or added to since.
 
         Notes where it is probed here for the first time: all of a training pass is known only now.
         """

@@ -101,6 +101,7 @@ PLAIN = {
     "Operator.to_linear_operator", "LowRank.T", "LowRank.core_size",
     "Spectrum.interval", "Spectrum.upper", "Rate.interval", "RateReport.as_dict", "Report.as_dict",
     "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "Checkpointed.load_state_dict",
+    "Checkpointed.profile_hook_step",  # what it returns calls a guarded step
     "SelfDriving.reset", "SelfDriving.zero_grad", "RateFree.zero_grad",
     "BatchSource.note", "Density.as_dict", "Density.to_pandas", "Share.as_dict",
     "Density.cdf", "Density.interval", "Density.plot", "Share.interval",

@@ -15,12 +15,12 @@ USAGE: type[Exception] = typer.BadParameter.__mro__[2]
 class OneLine(TyperGroup):
     """A group of commands whose usage errors are one line."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+    def main(self, args: Any = None, prog_name: Any = None, **options: Any) -> Any:
         """Run the command of these arguments, and end the process with its status."""
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **options)
+        if not options.pop("standalone_mode", True):
+            return super().main(args, prog_name, standalone_mode=False, **options)
         try:
-            status = super().main(*args, standalone_mode=False, **options)
+            status = super().main(args, prog_name, standalone_mode=False, **options)
         except typer.Abort:
             status = 1
         except USAGE as error:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import count, finite_number, generator_on
+from infhess._checks import count, finite, finite_number, generator_on
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import Source, as_source
@@ -17,7 +17,7 @@ from infhess.curvature.frozen import Frozen, frozen
 from infhess.spectra.density_result import Density, Share
 from infhess.spectra.law import Law, sampled
 from infhess.spectra.quadrature import Quadrature, quadratures
-from infhess.spectra.rounds import UNKNOWN
+from infhess.spectra.rounds import NOT_FINITE, UNKNOWN
 
 LEAST_POINTS = 1024  # of the first sample
 DIRECTIONS = 96  # a start
@@ -131,7 +131,7 @@ def _law(sample: Frozen, source: Source, V: int, m: int, generator: torch.Genera
         others = normal(N, 0 if sample.exact else V, like=source.like, generator=generator)
         seen, error = quadratures(sample.apply, starts, others, m)
     if not bool(torch.isfinite(seen.T).all()):
-        raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
+        raise ValueError(NOT_FINITE)
     known = not sample.exact and sample.noise_is_known
     return Law(seen, N, V, sampled(seen, error) if known else None)
 
@@ -145,6 +145,8 @@ def _all_of(sample: Frozen, source: Source) -> tuple[Quadrature, Quadrature]:
 
 
 def _rule(A: Tensor) -> Quadrature:
+    if not bool(finite(A).all()):
+        raise ValueError(NOT_FINITE)
     values, eps = torch.linalg.eigvalsh((A + A.mT).double() / 2), torch.finfo(A.dtype).eps
     return Quadrature(values[:, None, None], torch.zeros_like(values), torch.full_like(values, 1 / len(values)), eps)
 
@@ -165,8 +167,9 @@ def _density(law: Law, zero: float | None, error: float, points: int, cost: tupl
     grid = _grid(theta, width)
     kernel = torch.exp(-0.5 * ((grid[:, None] - theta.flatten()) / width.flatten()).square()) / math.sqrt(2 * math.pi)
     values = kernel @ (weights / width).flatten()
-    low, high = (b + 0 * error for b in law.bounds(torch.tensor([-zero, zero]).to(theta)))  # NaN: nothing is known
-    seen_low, seen_high = law.seen.bounds(torch.tensor([-zero, zero]).to(theta))
+    ends = torch.tensor([-zero, zero], dtype=theta.dtype, device=theta.device)
+    low, high = (b + 0 * error for b in law.bounds(ends))  # NaN: nothing is known
+    seen_low, seen_high = law.seen.bounds(ends)
     middle = (seen_low + seen_high) / 2
     negative = Share(float(middle[0]), float(low[0]), float(high[0]), law)
     near = Share(
@@ -192,5 +195,5 @@ def _grid(theta: Tensor, width: Tensor) -> Tensor:
     nodes, spread = (theta[:, 0], width[:, 0]) if theta.shape[1] == 1 else (theta[0], width[0])
     around = (nodes + spread * torch.arange(-4, 5).to(theta)[:, None]).flatten()
     ends = float((theta - 4 * width).min()), float((theta + 4 * width).max())
-    points: Tensor = torch.cat([around, torch.linspace(*ends, 129).to(theta)]).sort().values
+    points: Tensor = torch.cat([around, torch.linspace(*ends, 129, dtype=theta.dtype).to(theta)]).sort().values
     return points

@@ -17,6 +17,7 @@ from infhess._random import signs
 from infhess.curvature import BatchSource, Source, as_source
 from infhess.curvature.selection import Ranges, layers_of
 from infhess.spectra.deflated import deflated_products, fits
+from infhess.spectra.rounds import NOT_FINITE
 from infhess.spectra.student import probability, skewed_mean
 
 
@@ -154,7 +155,7 @@ def diagonal_forms(source: Source, probes: int, sketch: int, generator: torch.Ge
         found = _signed_products(source, probes, generator)
     for form in found:
         if not bool(torch.isfinite(form.sum())):
-            raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
+            raise ValueError(NOT_FINITE)
         yield form
     if isinstance(source, BatchSource):
         source.stream.warn_of_order(source.data_points - before)

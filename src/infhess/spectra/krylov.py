@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from infhess._checks import finite
+from infhess._checks import column_norms, finite
 from infhess.curvature import Source
 from infhess.curvature.draws import Draw
 from infhess.curvature.frozen import Whole
@@ -103,15 +103,15 @@ class Krylov:
         self._T[:, : j + 1, j] = along.to(self._T)
         self._T[: len(inside), : j + 1, j] += inside.to(self._T)
         self._deviations.append(deviation)
-        squares = torch.linalg.vector_norm(deviation, dim=1).square() - inside.square().sum(1)
-        return self._next(j, mean, along, float(mean_variance(squares.to(w), w)) if C > 1 else 0.0)
+        squares = column_norms(deviation.mT).to(w).square() - inside.to(w).square().sum(1)
+        return self._next(j, mean, along, float(mean_variance(squares, w)) if C > 1 else 0.0)
 
     def _next(self, j: int, mean: Tensor, along: Tensor, noise: float) -> bool:
         """β and the next direction, from a mean product whose coefficients along those so far are known."""
         Q, eps = self.Q[: j + 1], torch.finfo(mean.dtype).eps
-        size = float(torch.linalg.vector_norm(mean))
+        size = float(column_norms(mean))
         rest = _off(torch.addmv(mean, Q.mT, along, alpha=-1), Q)  # twice is enough
-        self.beta = float(torch.linalg.vector_norm(rest))
+        self.beta = float(column_norms(rest))
         self.residual = self.beta**2 - noise
         if j + 1 >= min(self.most, len(mean)):
             return False
@@ -120,7 +120,7 @@ class Krylov:
             self.beta = self.residual = 0.0
             fresh = torch.randn(len(mean), generator=torch.Generator().manual_seed(7919 * (j + 1)), dtype=torch.float64)
             rest = _off(_off(fresh.to(mean), Q), Q)
-        torch.div(rest, torch.linalg.vector_norm(rest), out=self.Q[j + 1])
+        torch.div(rest, column_norms(rest), out=self.Q[j + 1])
         self._T[:, j + 1, j] = self.beta  # ȳ_j lies in the span up to q_{j+1}, at the height β along it
         return True
 

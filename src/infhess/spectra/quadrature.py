@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from infhess._checks import column_norms
+
 # The free entry of a Radau matrix is clipped here: a node at x stays where it is to this share of the spectrum's width.
 FAR = 1e8
 # Roundings of the products' dtype within which a node is at x.
@@ -109,8 +111,8 @@ class Lanczos:
         rest = y - Q.mT @ first
         rest = (rest - Q.mT @ (Q @ rest))[:, :, 0]
         self.T[:, j, j] = first[:, j, 0].to(self.T)
-        beta = torch.linalg.vector_norm(rest, dim=1)
-        beta = torch.where(beta > 1e2 * self._eps * torch.linalg.vector_norm(Y, dim=0), beta, 0.0)
+        beta = column_norms(rest.mT)
+        beta = torch.where(beta > 1e2 * self._eps * column_norms(Y), beta, 0.0)
         self.Q[:, j + 1] = torch.where(beta[:, None] > 0, rest / beta[:, None], 0.0)
         self.beta = beta.to(self.T)
         self._taken += 1

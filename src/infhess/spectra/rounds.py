@@ -15,6 +15,7 @@ from infhess.curvature.frozen import whole
 from infhess.spectra.krylov import Krylov
 from infhess.spectra.ritz import Ritz, ritz
 
+NOT_FINITE = "a product holds NaN or infinity; is the loss finite at these parameters?"
 UNKNOWN = (
     "nothing is known of the noise, so std and intervals are NaN: the loss is random (dropout) and all of the data is one "
     "batch that is not cut; pass several batches"

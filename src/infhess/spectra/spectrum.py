@@ -20,7 +20,7 @@ from infhess.curvature.selection import Layer
 from infhess.spectra.estimate import Estimate
 from infhess.spectra.faces import ValuesFace
 from infhess.spectra.ritz import Ritz
-from infhess.spectra.rounds import UNKNOWN, Cost, Plan, rounds
+from infhess.spectra.rounds import NOT_FINITE, UNKNOWN, Cost, Plan, rounds
 from infhess.spectra.student import probability, skewed_mean, weighted_mean
 
 LEAST_POINTS = 128  # a direction; with fewer the spread over chunks is too uncertain
@@ -109,7 +109,7 @@ class Spectrum(ValuesFace):
         draw = source.fresh_products(vectors, max(count(points, "points"), FRESH_POINTS), FRESH_GROUPS, forms=True)
         x = draw.products[..., 0].to(torch.float64)
         if not bool(torch.isfinite(x).all()):
-            raise ValueError("a product holds NaN or infinity; is the loss finite at these parameters?")
+            raise ValueError(NOT_FINITE)
         mean, variance = weighted_mean(x, draw.weights.to(x))
         std = (variance * draw.unread).sqrt() if draw.unread else torch.zeros_like(mean)
         if not draw.noise_is_known:

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from infhess import (
-    Products,
-    infer,
-)
+from infhess import Products, Source, infer, spectrum
 from util import close, spd
 
 
@@ -53,3 +50,11 @@ def test_half_precision_sources(dtype):
 def test_bad_input(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", [torch.as_tensor, lambda A: A.numpy(), lambda A: Products(lambda v: A @ v, size=12)])
+def test_a_matrix_whose_entries_are_there_is_multiplied_once_a_direction(kind):
+    A = torch.diag(torch.arange(1.0, 13.0, dtype=torch.float64))
+    found = spectrum(kind(A), 1, directions=6)
+    assert found.products == (6 * 8 if isinstance(kind(A), Source) else 6)
+    assert float(found.std) < 1e-12

@@ -49,7 +49,7 @@ class Sums:
         return [Draw(total.div_(sizes[:, None, None].to(total)), sizes / sizes.sum(), unread) for total in sums]
 
 
-def even(products: list[list[Tensor]]) -> Draw:
-    """Chunks of equal weight from a population without end."""
+def even(products: list[list[Tensor]], unread: float = 1.0) -> Draw:
+    """Chunks of equal weight, from a population without end unless said otherwise."""
     C = len(products)
-    return Draw(torch.stack([torch.stack(ps) for ps in products]), torch.full((C,), 1 / C, dtype=torch.float64), 1.0)
+    return Draw(torch.stack([torch.stack(ps) for ps in products]), torch.full((C,), 1 / C, dtype=torch.float64), unread)

@@ -34,6 +34,7 @@ class Source(ABC):
     like: Tensor  # an empty tensor with the dtype and the device of the vectors
     products: int = 0
     data_points: int = 0
+    exact: bool = False  # products have no noise: one says as much as many
     _points: int = 0  # data points a call, where known
 
     @abstractmethod
@@ -64,12 +65,14 @@ class Source(ABC):
         With `forms` the numbers sᵀBs instead of the products.
         """
         repeats = max(1, round(points / (chunks * (self._points or POINTS_OF_A_CALL))))
+        if self.exact:
+            chunks = repeats = 1
 
         def mean(s: Tensor) -> Tensor:
             y = sum((self.matvec(s) for _ in range(repeats)), torch.zeros_like(s)) / repeats
             return (s @ y)[None] if forms else y
 
-        return even([[mean(s) for s in vectors] for _ in range(chunks)])
+        return even([[mean(s) for s in vectors] for _ in range(chunks)], unread=0.0 if self.exact else 1.0)
 
 
 # What a call of a source that reads no data, or does not say how much, counts as: 128 points are then one call a chunk.
@@ -116,7 +119,7 @@ class Products(Source):
         self.size, self._points, self._generator = count(size, "size"), points and count(points, "points"), generator
         self._matvec = (lambda s: operator @ s) if operator is not None else matvec
         self._gradient = gradient
-        self.like = _like(operator)
+        self.like, self.exact = _like(operator), _is_array(operator)
         # What the callables take: tensors of a dtype, or NumPy arrays. None: not known before the first call.
         self._takes: torch.dtype | str | None = None
         if operator is not None:
@@ -181,6 +184,11 @@ def _square(operator: Any, size: int | None) -> int:
     if len(shape) != 2 or shape[0] != shape[1] or size not in (None, shape[0]):
         raise ValueError(f"expected a square matrix{'' if size is None else f' of {size} rows'}, got shape {shape}")
     return int(shape[0])
+
+
+def _is_array(operator: Any) -> bool:
+    """Whether all entries are there, in torch's or NumPy's memory: an operator may draw data for each product."""
+    return isinstance(operator, Tensor) or hasattr(operator, "__array_interface__")
 
 
 def _is_torch(operator: Any) -> bool:

@@ -170,13 +170,13 @@ def test_where_rotated_curvature_allows_for_four_times_the_ratio_and_less_with_s
     assert settled(log_rate=0.7, points=points, rule=KRONECKER).allowed == pytest.approx(factor * math.exp(0.7))
 
 
-def test_where_rotated_a_quarter_of_all_steps_is_the_longest_gap_until_that_is_eighty():
-    due, last = [], 4
-    for t in range(5, 700):
+def test_where_rotated_half_of_all_steps_is_the_longest_gap_until_that_is_eighty():
+    due, last = [], 0
+    for t in range(1, 700):
         if settled(steps=t - 1.0, steps_at_probe=float(last), rule=KRONECKER).due:
             due.append(t)
             last = t
-    assert due[:8] == [6, 8, 11, 15, 20, 27, 36, 48]
+    assert due[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 208]
     assert [b - a for a, b in zip(due[-4:], due[-3:])] == [80, 80, 80]
 
 
@@ -188,6 +188,16 @@ def test_where_rotated_the_rate_grows_as_the_number_of_steps_once_it_has_reached
     plain = settled(steps=100.0, slow=1.0)
     plain.advance(1.0, 1e9)
     assert plain.rate == pytest.approx(1.01)
+
+
+def test_where_noise_dominates_and_w_grows_a_step_takes_off_what_a_step_across_w_adds():
+    state = settled(lead=-1.0, rule=KRONECKER)
+    assert state.shrink(3.0, 10.0) == 0  # the loss falls towards the newest iterate
+    state.lead = 1.0
+    assert state.shrink(3.0, 10.0) == 0  # w has not grown since
+    assert math.hypot(11.0 * (1 - state.shrink(0.1, 11.0)), 0.1) == pytest.approx(11.0, rel=1e-8)
+    plain = settled(lead=1.0)
+    assert plain.shrink(3.0, 11.0) == 0  # the diagonal scaling
 
 
 def test_where_rotated_eps_is_in_units_of_the_largest_gradient_of_all_probes():

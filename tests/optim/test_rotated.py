@@ -46,7 +46,7 @@ def dense(own, shape, g):
 @pytest.mark.parametrize("block", [1024, 4])
 @pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) > 1])
 def test_ahead_and_the_step_are_the_dense_operator_which_is_symmetric_and_positive(monkeypatch, shape, block):
-    monkeypatch.setattr(rotated, "BLOCKS", (block, block))
+    monkeypatch.setattr(rotated, "BLOCK", block)
     own, g, x = moved(fresh(*shape), shape, 25), randn(*shape, seed=50), randn(*shape, seed=51)
     D = dense(own, shape, g)
     found = torch.stack(

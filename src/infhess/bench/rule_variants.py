@@ -31,14 +31,14 @@ class Variant:
 
 VARIANTS = {
     "as it is": Variant(),
-    "10 % growth a step at first": Variant({"growth": 1.1}),
+    "30 % growth a step at first": Variant({"growth": 1.3, "settled": 10.0}),
+    "a probe at each of four steps, then each quarter more": Variant({"first_probes": 4.0, "share": 0.25}),
+    "w grows with noise": Variant({"decay": 0.0}),
     "σ falls with no noise": Variant({"noisy_steps": math.inf}),
     "σ falls four times as fast": Variant({"noisy_steps": 50.0}),
     "half σ": Variant({"sigma": 2.0}),
-    "steps to 5 % of |w|": Variant({"longest": 0.05}),
     "ε a hundred times larger": Variant(options={"eps": 0.1}),
     "weight decay .1": Variant(options={"weight_decay": 0.1}),
-    "weight decay 1": Variant(options={"weight_decay": 1.0}),
 }
 
 

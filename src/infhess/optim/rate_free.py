@@ -40,8 +40,8 @@ class RateFree(Probing):
         params: as for any torch optimizer.
         weight_decay: decoupled, as in AdamW: part of y that goes for each unit of learning rate.
         scaling: D: "kronecker", Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al. 2024); or "diagonal",
-            Adam's. The former takes fewer steps, and for a layer of out × in up to 1280 · out · in operations a step and
-            128 · out + 512 · in numbers of memory more: with small batches and wide dense layers the latter may be faster.
+            Adam's. The former takes fewer steps, and for a layer of out × in up to 512 · out · in operations a step and
+            128 · (out + in) numbers of memory more: with small batches and wide dense layers the latter may be faster.
         betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients; (.9, .99) by default, (.9, .999)
             with the diagonal scaling.
         lr: multiplies the learning rate that was found; a scheduler may change it.
@@ -245,7 +245,11 @@ class RateFree(Probing):
         moves = [self._directions(part, ages) for part, (_, ages) in zip(parts, known)]
         scale = max(float(part.group["lr"]) for part in parts)
         move = math.hypot(*(r * sharded.length_of([(d, part.params)]) for part, (d, r) in zip(parts, moves)))
-        step = state.advance(move, self._size_of(parts, scale), scale)
+        size = self._size_of(parts, scale)
+        step = state.advance(move, size, scale)
+        shrink = state.shrink(step * scale * move, size)
         state.average(scale)
         for part, (owns, _), (d, r) in zip(parts, known, moves):
-            self._move(part, owns, d, step * float(part.group["lr"]), r)
+            lr = float(part.group["lr"])
+            decay = step * lr * part.group["weight_decay"] + (shrink * lr / scale if shrink else 0.0)
+            self._move(part, owns, d, step * lr * r, decay)

@@ -158,3 +158,20 @@ def test_sophia_is_charged_for_its_products(attention):
     rows = curve(problem, METHODS["Sophia"].make(0.06), Row("e", "p", "m", 3, 20), 100 * 20, ("",))
     end = rows[-1]
     assert end.products == math.ceil(end.data_points / 20 / 10)
+
+
+@pytest.mark.parametrize(
+    ("title", "seed", "problem", "chosen"),
+    [
+        (ROTATED, 7, "mnist-mlp", True),
+        (ROTATED + ACCURACY, 7, "mnist-mlp", True),
+        (ROTATED + ACCURACY, 8, "mnist-mlp", False),
+        (ROTATED, 7, "mnist-cnn", False),
+        (NO_RATE, 7, "mnist-mlp", False),
+        (f"{COSINE}, 0.1" + WALL, 7, "mnist-mlp", True),
+        (f"{MUON}, 0.1", 7, "mnist-mlp", False),
+    ],
+)
+def test_rows_of_what_is_run_again_are_those_of_its_problems_seeds_and_methods(title, seed, problem, chosen):
+    selection = Selection(["mnist-mlp"], [7], [ROTATED, COSINE])
+    assert deep_bench.chosen_rows(selection, Row("e", problem, title, seed)) is chosen

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
 from infhess.bench.deep_baselines import AROUND, BASES, COMPARED, COSINE, METHODS, MUON, RANKED, ROTATED, SOAP, decades
-from infhess.harness import Baseline, Cell, Curves, Job, Row, Setting, missing
+from infhess.harness import BESIDE, Baseline, Cell, Curves, Job, Row, Setting, missing
 from infhess.harness.comparison import Comparison
 from infhess.problems.net_sets import SETS, SLOW, longer, net_problem
 
@@ -93,6 +94,19 @@ def selection(
     given = (problem, sets) if problem or sets else (usual.problems, usual.sets)
     found, used = names(*given, lengths), methods(method, usual.methods)
     return Selection(found, (), used, 100 if quick else 0, usual.as_they_come)
+
+
+def chosen_rows(chosen: Selection, row: Row) -> bool:
+    """Whether a row is of a run that was chosen: its problem, its seed, its method at any rate."""
+    title = next((row.method.removesuffix(end) for end in BESIDE if row.method.endswith(end)), row.method)
+    mine = row.problem in chosen.problems and row.seed in chosen.seeds
+    return mine and method_of(title) in chosen.methods
+
+
+@cache
+def method_of(title: str) -> str:
+    """The method without its rate."""
+    return next(m for m in sorted(METHODS, key=len, reverse=True) if title == m or title.startswith(f"{m}, "))
 
 
 def at_rate(method: str, rate: float) -> str:

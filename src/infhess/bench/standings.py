@@ -8,7 +8,7 @@ from functools import cache
 from statistics import fmean, median
 
 from infhess.bench.deep_baselines import COSINE, METHODS, NO_RATE, ROTATED
-from infhess.bench.deep_bench import EXPERIMENT, at_rate
+from infhess.bench.deep_bench import EXPERIMENT, at_rate, method_of
 from infhess.harness import ACCURACY, BESIDE, Curves, Row
 from infhess.problems.net_problems import NetProblem
 from infhess.problems.net_sets import net_problem
@@ -83,12 +83,6 @@ class Standings:
         """Gradients or seconds to that objective, the median over seeds; infinite where most never have it."""
         found = [reached(run, goal, COSTS[of]) for run, goal in zip(self.runs(problem, title), self.goals(problem))]
         return median(found) if found else math.nan
-
-
-@cache
-def method_of(title: str) -> str:
-    """The method without its rate."""
-    return next(m for m in sorted(METHODS, key=len, reverse=True) if title == m or title.startswith(f"{m}, "))
 
 
 def default_of(method: str) -> str:

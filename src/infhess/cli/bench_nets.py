@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +41,9 @@ def deep(
     ] = None,
     problem: Annotated[list[str] | None, typer.Option("--problem", help="This one alone; may be repeated.")] = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="This one alone; may be repeated.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Run --method anew: its earlier rows of these problems and seeds go.")
+    ] = False,
     fresh: Fresh = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
@@ -63,6 +67,8 @@ def deep(
             raise ValueError(f"expected at most one of --{', --'.join(kinds)}; got --{kind} and --{more[0]}")
         if (cost or safety) and (problem or method):
             raise ValueError("--problem and --method: not with --cost or --safety, which have their own")
+        if again and not method:
+            raise ValueError("--again: expected the methods to run anew; name each by --method")
         use(data_dir)
         folder = out or Path(f"runs/bench-deep-{kind}" if kind else "runs/bench-deep")
         if cost or safety:
@@ -70,7 +76,10 @@ def deep(
         plots.require()
         chosen = deep_bench.selection(kind, problem or (), problem_set or (), method or (), length or (1,), quick=quick)
         chosen = chosen._replace(seeds=seed_range(seed, seeds, quick))
-        return _compare(kind, chosen, RowFile(folder, fresh=fresh), workers)
+        file = RowFile(folder, fresh=fresh)
+        if again:
+            file.drop(partial(deep_bench.chosen_rows, chosen))
+        return _compare(kind, chosen, file, workers)
 
 
 def _compare(kind: str, chosen: Selection, file: RowFile, workers: int) -> None:

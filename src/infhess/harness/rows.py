@@ -71,6 +71,10 @@ class RowFile:
         """The jobs whose rows are there."""
         return {row.key for row in self.rows}
 
+    def drop(self, stale: Callable[[Row], bool]) -> None:
+        """Forget rows; the file follows with the next job."""
+        self.rows = [row for row in self.rows if not stale(row)]
+
     def add(self, rows: Iterable[Row]) -> None:
         """Add the rows of a finished job: to a temporary file, then renamed over the old one."""
         self.rows += list(rows)

@@ -132,14 +132,18 @@ def sequences():
     return [torch.randint(50, (8, 5), generator=torch.Generator().manual_seed(i)) for i in range(4)]
 
 
+def kinds(seed=0):
+    torch.manual_seed(seed)
+    model = Kinds()
+    loss = lambda b: functional.cross_entropy(model(b)[:, :-1].flatten(0, 1), b[:, 1:].flatten())  # noqa: E731
+    return model, rate_free([p for p in model.parameters() if p.requires_grad]), loss
+
+
 @pytest.mark.parametrize("block", [1024, 4])
 def test_every_kind_of_parameter_trains(monkeypatch, block):
     monkeypatch.setattr(rotated, "BLOCK", block)
-    torch.manual_seed(0)
-    model, batches = Kinds(), sequences()
+    (model, opt, loss), batches = kinds(), sequences()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    opt = rate_free([p for p in model.parameters() if p.requires_grad])
-    loss = lambda b: functional.cross_entropy(model(b)[:, :-1].flatten(0, 1), b[:, 1:].flatten())  # noqa: E731
     start = loss(batches[0]).item()
     run(opt, loss, batches, 120)
     opt.finish()
@@ -147,6 +151,39 @@ def test_every_kind_of_parameter_trains(monkeypatch, block):
     for name, p in model.named_parameters():
         assert torch.isfinite(torch.view_as_real(p) if p.is_complex() else p).all()
         assert torch.equal(p, before[name]) is (name in ("frozen", "unused")), name
+
+
+def test_a_checkpoint_of_every_kind_of_parameter_goes_on_bit_for_bit():
+    (model, opt, loss), batches = kinds(), sequences()
+    run(opt, loss, batches, 22)
+    (other, again, same), file = kinds(seed=1), io.BytesIO()
+    torch.save({"model": model.state_dict(), "opt": opt.state_dict()}, file)
+    run(opt, loss, batches, 12, start=22)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    other.load_state_dict(saved["model"])
+    again.load_state_dict(saved["opt"])
+    run(again, same, batches, 12, start=22)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters()))
+
+
+def test_rows_of_an_embedding_wait_for_their_first_word_and_then_learn():
+    """A row that no batch has seen stays bit for bit; its first gradient moves it by 1/√(1 − β₂) usual steps at the most."""
+    torch.manual_seed(0)
+    table, goal = nn.Embedding(1100, 6), torch.randn(1100, 6)
+    opt, late = rate_free(table.parameters()), 1099
+    loss = lambda codes: (table(codes) - goal[codes]).square().mean()  # noqa: E731
+    often = [torch.randint(20, (16,), generator=torch.Generator().manual_seed(i)) for i in range(30)]
+    before = table.weight.detach().clone()
+    run(opt, loss, often, 30)
+    assert torch.equal(table.weight[20:].detach(), before[20:])
+    z = opt.state[table.weight]["z"][late].clone()
+    run(opt, loss, [torch.cat([often[0], torch.tensor([late])])], 1)
+    moved = opt.state[table.weight]["z"][late] - z
+    assert 0 < float(moved.norm()) <= 6**0.5 * float(opt.rate) / math.sqrt(1 - 0.99)
+    run(opt, loss, [torch.cat([often[0], torch.tensor([late])])], 60)
+    after = table.weight.detach()[late]
+    assert float((after - goal[late]).norm()) < 0.3 * float((before[late] - goal[late]).norm())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

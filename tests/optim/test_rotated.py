@@ -59,6 +59,14 @@ def test_ahead_and_the_step_are_the_dense_operator_which_is_symmetric_and_positi
     close(stepped(own, g).reshape(-1), D @ g.reshape(-1), 1e-12)
 
 
+@pytest.mark.parametrize(("shape", "turned"), [((6, 8), ""), ((4, 8), "left"), ((6, 4), "right")])
+def test_sides_above_the_cap_are_not_rotated_and_the_rest_is_the_dense_operator(monkeypatch, shape, turned):
+    monkeypatch.setattr(rotated, "MOST", (5, 5))
+    own, g = moved(fresh(*shape), shape, 12), randn(*shape, seed=50)
+    assert {name for name in ("left", "right") if name in own} == {turned} - {""}
+    close(SCALING.ahead(own, BETA, EPS, g, g).reshape(-1), dense(own, shape, g) @ g.reshape(-1), 1e-12)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_first_gradient_gives_bases_and_no_move(shape):
     own, g = fresh(*shape), randn(*shape, 1)[..., 0]
@@ -163,6 +171,14 @@ def test_state_has_the_shapes_and_the_size_that_are_told():
         own.pop("step")
         assert {name: tuple(t.shape) for name, t in own.items()} == SCALING.shapes(torch.zeros(shape))
         assert SCALING.numbers(shape) == sum(t.numel() for t in own.values())
+    for rows, columns in (
+        (512, 1152),
+        (10, 784),
+        (97, 131),
+        (64, 64),
+    ):  # z and x beside; SOAP: two moments, two pairs of matrices
+        soap = 2 * rows * columns + 2 * rows**2 + 2 * columns**2
+        assert 2 * rows * columns + SCALING.numbers((rows, columns)) <= soap + rows * columns
     assert SCALING.numbers((6, 8)) == 48 + 2 * 36 + 2 * 64
     assert SCALING.flops((6, 8)) == 48 * (6 + 4 * (6 + 8))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import mean, median
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -21,6 +21,8 @@ from infhess.problems.shuffled import objective
 EXPERIMENT, BATCH, EPOCH, REPEATS = "bench-deep-cost", 32, 1563, 15
 FEW = 2  # points, to tell parameters from activations
 RANKS, SCALINGS = (2, 8, 32), ("diagonal", "kronecker")
+# Steps that were made before a rotated step is timed, how many are timed, probes among them, and the name of the row.
+BEGUN, AHEAD, ROTATED_STEP = (130, 1000), 80, "rotated step − Adam's / training step, from step {}"
 RATE = 1e-8  # so small that nothing moves while it is timed
 
 
@@ -53,6 +55,9 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
         for scaling in SCALINGS:
             template = Row(EXPERIMENT, problem, f"probe, {scaling} / gradient", seed, BATCH)
             yield Job(template, probe_rows, (threads, scaling, width))
+        for begun in BEGUN:
+            template = Row(EXPERIMENT, problem, ROTATED_STEP.format(begun), seed, BATCH)
+            yield Job(template, rotated_rows, (threads, begun, width))
 
 
 def step_rows(template: Row, threads: int, rank: int, width: float) -> list[Row]:
@@ -76,6 +81,35 @@ def step_rows(template: Row, threads: int, rank: int, width: float) -> list[Row]
         f"memory at rank {rank} / parameters": 1 + held / (4 * net.size),  # and the gradient handed on
     }
     return [replace(template, method=name, seconds=extra, metric=metric) for name, metric in measured.items()]
+
+
+def rotated_rows(template: Row, threads: int, begun: int, width: float) -> list[Row]:
+    """Seconds of the next steps of the rotated scaling, probes and refreshes among them, beyond Adam's; per training step."""
+    with on_threads(threads):
+        mine, adam = NoiseNet(template.seed, width), NoiseNet(template.seed, width)
+        opt, base = RateFree(mine.params, lr=RATE), torch.optim.Adam(adam.params, lr=RATE, foreach=True)
+        for net in (mine, adam):
+            net.gradient()
+        for _ in range(2):
+            _observed(mine, opt)
+        age(opt, begun)
+        pairs = [(timed(lambda: _observed(mine, opt)), timed(base.step)) for _ in range(AHEAD)]
+        gradient = median(timed(net.gradient) for net in (mine, adam) for _ in range(REPEATS))
+    extra, step = mean(a - b for a, b in pairs), mean(b for _, b in pairs)
+    return [replace(template, seconds=extra, metric=extra / (gradient + step))]
+
+
+def _observed(net: NoiseNet, opt: RateFree) -> None:
+    opt.observe(net.loss, net.batches[0])
+    opt.step()
+
+
+def age(opt: RateFree, steps: int) -> None:
+    """As if so many steps had been made: intervals between refreshes, statistics and probes grow with them."""
+    state = opt._rate_state
+    state.steps, state.steps_at_probe, state.observed_at = (float(steps),) * 3
+    for own in opt.state.values():
+        own["step"].fill_(steps)
 
 
 def probe_rows(template: Row, threads: int, scaling: str, width: float) -> list[Row]:
@@ -147,7 +181,12 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     }
     bounds |= {f"step at rank {k} / bound": 1.5 for k in RANKS}
     bounds |= {f"probe, {scaling} / gradient": 1.6 for scaling in SCALINGS}
+<<<<<<< HEAD
     bounds |= {f"probe, {scaling}: memory without activations / parameters": 4 for scaling in SCALINGS}
+=======
+    bounds |= {f"probe, {scaling}: memory / parameters, 2 points": 4 for scaling in SCALINGS}
+    bounds |= {ROTATED_STEP.format(begun): 0.15 for begun in BEGUN}
+>>>>>>> 7dd5b07 (Rows of embeddings that are rarely seen, sides above the cap and checkpoints of every kind of parameter have tests; what a rotated step costs beside Adam's is a row of bench deep --cost)
     bounds |= {f"memory at rank {k} / parameters": k + 2 for k in RANKS}
     return [at_most(f"{r.problem}: {r.method}", r.metric, bounds[r.method]) for r in rows if r.method in bounds]
 

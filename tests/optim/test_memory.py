@@ -118,7 +118,7 @@ def test_a_probe_takes_four_copies_of_the_parameters_at_its_peak(make):
     """Two points, since activations of the graph count too, and grow with the batch: they are 1.5 copies at 64 points."""
     model = make()
     opt = infhess.RateFree(model.parameters())
-    loss, batch = drive(model, opt, 3)  # the fourth step is probed, too
+    loss, batch = drive(model, opt, 4)  # after the one that learns bases, the fourth step is probed, too
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     opt.zero_grad()
     loss(batch).backward()

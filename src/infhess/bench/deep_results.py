@@ -92,19 +92,22 @@ def _listed(what: str, names: Sequence[str]) -> str:
 
 
 def summary(standings: Standings) -> Cells:
-    """infhess beside the best peer at its default and the best tuned one: objective, test loss, test accuracy."""
-    lines = [
-        ["problem", "infhess", *(f"best peer {how}, by {m}" for m in MEASURES for how in ("at its default", "tuned"))]
+    """infhess beside peers: objective / test loss / test accuracy, each at the rate that is best for it."""
+    columns: dict[str, Callable[[str, str], str]] = {
+        "infhess": lambda name, measure: MINE,
+        "best peer at its default": partial(standings.best, tuned=False),
+        f"{COSINE}, tuned": lambda name, measure: standings.tuned(name, COSINE, measure),
+        "best peer, tuned": partial(standings.best, tuned=True),
+    }
+    return [
+        ["problem", *columns],
+        *([name, *(_all(standings, name, pick) for pick in columns.values())] for name in standings.problems),
     ]
-    for name in standings.problems:
-        cells = [" / ".join(_shown(standings.end(name, MINE, m), m) for m in MEASURES)]
-        for measure in MEASURES:
-            for tuned in (False, True):
-                best = standings.best(name, measure, tuned=tuned)
-                value = standings.end(name, best, measure) if best else math.nan
-                cells.append("–" if math.isnan(value) else f"{_shown(value, measure)} ({best})")
-        lines.append([name, *cells])
-    return lines
+
+
+def _all(standings: Standings, name: str, pick: Callable[[str, str], str]) -> str:
+    """All measures of the methods that are picked for them."""
+    return " / ".join(_shown(standings.end(name, pick(name, m), m), m) for m in MEASURES)
 
 
 def everything(standings: Standings, measure: str) -> Cells:
@@ -137,7 +140,7 @@ def _shown(x: float, measure: str) -> str:
     if math.isnan(x):
         return "–"
     if measure == "test error":
-        return f"{100 * (1 - x):.1f} % right"
+        return f"{100 * (1 - x):.1f} %"
     return "lost" if math.isinf(x) else f"{x:.3g}" if abs(x) < 100 else f"{x:.1f}"
 
 

@@ -190,16 +190,6 @@ def test_where_rotated_the_rate_grows_as_the_number_of_steps_once_it_has_reached
     assert plain.rate == pytest.approx(1.01)
 
 
-def test_where_noise_dominates_and_w_grows_a_step_takes_off_what_a_step_across_w_adds():
-    state = settled(lead=-1.0, rule=KRONECKER)
-    assert state.shrink(3.0, 10.0) == 0  # the loss falls towards the newest iterate
-    state.lead = 1.0
-    assert state.shrink(3.0, 10.0) == 0  # w has not grown since
-    assert math.hypot(11.0 * (1 - state.shrink(0.1, 11.0)), 0.1) == pytest.approx(11.0, rel=1e-8)
-    plain = settled(lead=1.0)
-    assert plain.shrink(3.0, 11.0) == 0  # the diagonal scaling
-
-
 def test_where_rotated_eps_is_in_units_of_the_largest_gradient_of_all_probes():
     for rule, expected in ((KRONECKER, 3.0), (RateState.rule, 2.0)):
         state = settled(rule=rule)

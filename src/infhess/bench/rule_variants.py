@@ -33,7 +33,6 @@ VARIANTS = {
     "as it is": Variant(),
     "30 % growth a step at first": Variant({"growth": 1.3, "settled": 10.0}),
     "a probe at each of four steps, then each quarter more": Variant({"first_probes": 4.0, "share": 0.25}),
-    "w grows with noise": Variant({"decay": 0.0}),
     "σ falls with no noise": Variant({"noisy_steps": math.inf}),
     "σ falls four times as fast": Variant({"noisy_steps": 50.0}),
     "half σ": Variant({"sigma": 2.0}),

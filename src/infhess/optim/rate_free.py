@@ -245,11 +245,7 @@ class RateFree(Probing):
         moves = [self._directions(part, ages) for part, (_, ages) in zip(parts, known)]
         scale = max(float(part.group["lr"]) for part in parts)
         move = math.hypot(*(r * sharded.length_of([(d, part.params)]) for part, (d, r) in zip(parts, moves)))
-        size = self._size_of(parts, scale)
-        step = state.advance(move, size, scale)
-        shrink = state.shrink(step * scale * move, size)
+        step = state.advance(move, self._size_of(parts, scale), scale)
         state.average(scale)
         for part, (owns, _), (d, r) in zip(parts, known, moves):
-            lr = float(part.group["lr"])
-            decay = step * lr * part.group["weight_decay"] + (shrink * lr / scale if shrink else 0.0)
-            self._move(part, owns, d, step * lr * r, decay)
+            self._move(part, owns, d, step * float(part.group["lr"]), r)

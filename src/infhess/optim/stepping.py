@@ -123,15 +123,15 @@ class Stepping(Averaging, Joinable):
         leads = [float((g * d).sum()) for g, d in zip(part.grads, torch._foreach_sub(z, x))]
         return sharded.total(leads, part.params)
 
-    def _move(self, part: Live, owns: list[dict[str, Any]], d: list[Tensor], rate: float, decay: float) -> None:
-        """z −= rate·d + decay·y, x += c (z − x), y = (1 − β₁) z + β₁ x."""
+    def _move(self, part: Live, owns: list[dict[str, Any]], d: list[Tensor], rate: float, r: float) -> None:
+        """z −= rate·(r d + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x."""
         group, newest = part.group, self._rate_state.newest
         y, z, x = [real(p) for p in part.params], [own["z"] for own in owns], [own["averaged"] for own in owns]
         if self._sharded:
             y, z, x = [[sharded.local(v.detach()) for v in values] for values in (y, z, x)]
-        if decay:
-            torch._foreach_add_(z, [w.to(v.dtype) for w, v in zip(y, z)], alpha=-decay)
-        torch._foreach_add_(z, d, alpha=-rate)
+        if group["weight_decay"]:
+            torch._foreach_add_(z, [w.to(v.dtype) for w, v in zip(y, z)], alpha=-rate * group["weight_decay"])
+        torch._foreach_add_(z, d, alpha=-rate * r)
         begun = [float(own["begun"]) for own in owns]
         if min(begun) == max(begun):
             torch._foreach_lerp_(x, z, newest(begun[0]))

@@ -34,7 +34,6 @@ class RateState(Scalars):
         lead: moving average of ⟨g, z − x⟩; negative while the loss falls from the average towards the newest iterate.
         noisy: steps with a positive lead, which noise dominates.
         averaged: 1 in a checkpoint that was saved while the averaged weights stood in the model.
-        calm_size: |w| at the last step that noise did not dominate.
 
     """
 
@@ -61,7 +60,6 @@ class RateState(Scalars):
     differences: float = 0.0
     lead: float = 0.0
     noisy: float = 0.0
-    calm_size: float = 0.0
 
     rule = RATE_FREE  # of the scaling in use; no annotation, so that it is no part of a checkpoint
 
@@ -109,15 +107,6 @@ class RateState(Scalars):
         memory = self.rule.noise_memory**self.rule.noise_every
         self.lead = memory * self.lead + (1 - memory) * lead
         self.noisy += self.rule.noise_every * (self.lead > 0)
-
-    def shrink(self, move: float, size: float) -> float:
-        """The share of w that a step of length `move` takes off: ½ (move/|w|)², by which a step across w lengthens it.
-
-        That is where noise dominates, and w is longer than when it began to.
-        """
-        if self.lead <= 0:
-            self.calm_size = size
-        return self.rule.decay * (move / size) ** 2 if size > self.calm_size else 0.0
 
     @property
     def uncertain(self) -> Rate:

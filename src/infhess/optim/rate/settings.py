@@ -39,7 +39,6 @@ class RateFreeRule:
     noise_from: float = 50  # the first step that is looked at: before it the average is young
     noise_every: float = 8  # steps between two looks
     noise_memory: float = 0.98  # of the moving average of ⟨g, z − x⟩, a step
-    decay: float = 0.0  # times (|step|/|w|)²: the share of w that a step takes off where noise lengthens w
     largest_gradient: bool = False  # ε in units of the largest gradient of all probes, not of the last one
     batch_memory: float = 0.7  # of the moving average of batch sizes, a probe: a short last batch is to change little
 
@@ -72,7 +71,6 @@ KRONECKER = RateFreeRule(
     settled=4,
     first_probes=2,  # each costs two gradients, and the first tenth of a short run has few
     noisy_steps=200.0,  # weights diffuse less once noise dominates, and test better; 50 slows a transformer down
-    decay=0.5,  # by how much a step across w lengthens it; an MLP tests at .16 instead of .24, a CNN at .08 instead of .12
     late_growth=0.0,  # per step; `waning_growth` takes its place
     waning_growth=1.0,  # over t: on wide nets what curvature allows for grows for long, and long runs need less and less
     share=0.5,  # of all steps between two probes: while the bases settle, one in eighty steps comes late

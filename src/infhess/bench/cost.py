@@ -181,12 +181,8 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     }
     bounds |= {f"step at rank {k} / bound": 1.5 for k in RANKS}
     bounds |= {f"probe, {scaling} / gradient": 1.6 for scaling in SCALINGS}
-<<<<<<< HEAD
     bounds |= {f"probe, {scaling}: memory without activations / parameters": 4 for scaling in SCALINGS}
-=======
-    bounds |= {f"probe, {scaling}: memory / parameters, 2 points": 4 for scaling in SCALINGS}
     bounds |= {ROTATED_STEP.format(begun): 0.15 for begun in BEGUN}
->>>>>>> 7dd5b07 (Rows of embeddings that are rarely seen, sides above the cap and checkpoints of every kind of parameter have tests; what a rotated step costs beside Adam's is a row of bench deep --cost)
     bounds |= {f"memory at rank {k} / parameters": k + 2 for k in RANKS}
     return [at_most(f"{r.problem}: {r.method}", r.metric, bounds[r.method]) for r in rows if r.method in bounds]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import typer
@@ -15,12 +17,21 @@ USAGE: type[Exception] = typer.BadParameter.__mro__[2]
 class OneLine(TyperGroup):
     """A group of commands whose usage errors are one line."""
 
-    def main(self, args: Any = None, prog_name: Any = None, **options: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run the command of these arguments, and end the process with its status."""
-        if not options.pop("standalone_mode", True):
-            return super().main(args, prog_name, standalone_mode=False, **options)
+        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
+        if not standalone_mode:
+            return run()
         try:
-            status = super().main(args, prog_name, standalone_mode=False, **options)
+            status = run()
         except typer.Abort:
             status = 1
         except USAGE as error:

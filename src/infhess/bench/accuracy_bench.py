@@ -199,7 +199,7 @@ def targets(axes: Axes) -> list[Target]:
         size = axes.curves.best(name).metric
         for batch in BATCHES:
             mine = {a: axes.to(a, name, MINIMIZE, batch, 1e-8) for a in AXES}
-            if mine["passes"] != mine["passes"]:
+            if mine["passes"] != mine["passes"] or not axes.others(name):
                 continue
             passes, word = axes.least("passes", name, FIRST_ORDER, 1e-8)
             found.append(at_most(f"{name}, {batch}: passes / best first-order's{word}", mine["passes"] / passes, 1 / 3))

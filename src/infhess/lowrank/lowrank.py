@@ -18,7 +18,7 @@ from infhess.lowrank.operator import (
     regular_solve,
     singular,
 )
-from infhess.lowrank.orthonormal import Basis, basis
+from infhess.lowrank.orthonormal import Basis, basis, complement
 from infhess.lowrank.root import DiagonalRoot
 from infhess.lowrank.tall import Tall
 
@@ -278,7 +278,7 @@ class LowRank(Operator):
         inside = order < p
         if bool(inside.all()):
             return every[order].to(self.dtype), [Q @ w[:, order] for w in small]
-        beyond = _complement(Q @ torch.eye(p).to(values), int((~inside).sum()))
+        beyond = complement(Q @ torch.eye(p).to(values), int((~inside).sum()))
         blocks = []
         for i, w in enumerate(small):
             vectors = beyond.new_zeros(N, len(order))
@@ -291,11 +291,3 @@ class LowRank(Operator):
 def _rows(d: Tensor, v: Tensor) -> Tensor:
     """diag(d) @ v for a vector or a block."""
     return d * v if v.ndim == 1 else d[:, None] * v
-
-
-def _complement(basis: Tensor, j: int) -> Tensor:
-    """j orthonormal columns orthogonal to the columns of an orthonormal basis (N, p), in O(N p j)."""
-    N, p = basis.shape
-    unit = basis.new_zeros(N, j)
-    unit[p : p + j] = torch.eye(j, dtype=basis.dtype, device=basis.device)
-    return torch.ormqr(*torch.geqrf(basis), unit) if p and j else unit

@@ -160,3 +160,11 @@ def _product(factors: Sequence[Tensor]) -> Tensor:
 
 def _address(block: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
     return block.data_ptr(), block.shape, block.stride()
+
+
+def complement(basis: Tensor, j: int) -> Tensor:
+    """j orthonormal columns orthogonal to the columns of an orthonormal basis (N, p), in O(N p j)."""
+    N, p = basis.shape
+    unit = basis.new_zeros(N, j)
+    unit[p : p + j] = torch.eye(j, dtype=basis.dtype, device=basis.device)
+    return torch.ormqr(*torch.geqrf(basis), unit) if p and j else unit

@@ -12,14 +12,11 @@ from torch.distributed.algorithms.join import Joinable, JoinHook
 from infhess.curvature.flat import real
 from infhess.optim import sharded
 from infhess.optim.averaging.averaged import NUMBERS, Averaging, Group
-from infhess.optim.checkpoint import Scalars
 from infhess.optim.joining import ShadowSteps
 from infhess.optim.rate.live import Live
 from infhess.optim.rate.prober import Prober
-from infhess.optim.rate.rate_state import RateState
 from infhess.optim.reports import RateReport
-from infhess.optim.scalings import SCALINGS
-from infhess.optim.scalings.gradient_scaling import GradientScaling, Share, alone
+from infhess.optim.scalings.gradient_scaling import Share, alone
 
 # Steps so many times shorter than their bound by |w| leave |w| much as it is for so many steps.
 FAR, SIZE_HOLDS = 4.0, 16
@@ -28,26 +25,13 @@ FAR, SIZE_HOLDS = 4.0, 16
 class Stepping(Averaging, Joinable):
     """z −= η D g, x the average of all z, y = (1 − β₁) z + β₁ x: the arithmetic, and what of it a checkpoint holds."""
 
-    _prober: Prober
     points: int | None
     report: RateReport | None
-
-    @property
-    def _scaling(self) -> GradientScaling:
-        return SCALINGS[self.defaults.get("scaling", "diagonal")]
 
     def add_param_group(self, param_group: Group) -> None:
         """One more group; its average begins with the next step."""
         super().add_param_group(param_group)
         self._sharded = any(map(sharded.is_sharded, self._params()))  # spread over processes, as by `fully_shard`
-
-    @property
-    def _rate_state(self) -> RateState:
-        return self._prober.state
-
-    def _reset_size(self) -> None:
-        """|w| is to be measured at the next step."""
-        self._size, self._size_age = 0.0, 0
 
     def _begin(self, part: Live) -> None:
         """What the scaling learns from the first gradients."""
@@ -170,30 +154,8 @@ class Stepping(Averaging, Joinable):
 
     # ---- checkpoints
 
-    @property
-    def _scalars(self) -> Scalars:
-        return self._rate_state
-
-    @property
-    def _saved_averaged(self) -> bool:
-        return bool(self._rate_state.averaged)
-
-    @_saved_averaged.setter
-    def _saved_averaged(self, value: bool) -> None:
-        self._rate_state.averaged = float(value)
-
-    @property
-    def _average_weight(self) -> float:
-        return self._rate_state.weight
-
-    def _take_scalars(self, numbers: Tensor, *, check: bool = False) -> None:
-        found = RateState.of(numbers)
-        if not check:
-            self._prober = Prober(self._scaling.rule, found)
-            self._reset_size()
-
     def __getstate__(self) -> dict[str, Any]:
-        state = replace(self._rate_state, averaged=float(self._inside or self._saved_averaged))
+        state = replace(self._rate_state, averaged=float(self._inside or self._rate_state.averaged))
         kept = {"_prober": Prober(self._scaling.rule, state), "points": self.points, "report": self.report}
         return {**super().__getstate__(), **kept}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,10 @@ from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
 from infhess.optim import sharded
 from infhess.optim.averaging.batch_norm import Recent, Statistics, kept, norms_in
-from infhess.optim.checkpoint import Checkpointed, Scalars
+from infhess.optim.checkpoint import Checkpointed
+from infhess.optim.rate.prober import Prober
+from infhess.optim.rate.rate_state import RateState
+from infhess.optim.scalings import SCALINGS
 from infhess.optim.scalings.gradient_scaling import GradientScaling
 
 # Batches kept for the statistics of BatchNorm at the averaged weights, where there are such layers.
@@ -36,6 +38,7 @@ class Averaging(Checkpointed):
     state from the first time that it trains: what is frozen has none.
     """
 
+    _prober: Prober
     _restore: Callable[[], None] | None  # what ends eval()
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
@@ -44,31 +47,21 @@ class Averaging(Checkpointed):
         super().__init__(params, defaults)
 
     @property
-    @abstractmethod
     def _scaling(self) -> GradientScaling:
-        """What has state of its own for each parameter."""
+        return SCALINGS[self.defaults.get("scaling", "diagonal")]
 
     @property
-    @abstractmethod
-    def _scalars(self) -> Scalars:
-        """What a checkpoint holds beside tensors."""
+    def _rate_state(self) -> RateState:
+        return self._prober.state
 
-    @abstractmethod
-    def _take_scalars(self, numbers: Tensor, *, check: bool = False) -> None:
-        """Take them over from a checkpoint, or only check that they fit."""
+    def _take_scalars(self, numbers: Tensor) -> None:
+        """Those of a checkpoint."""
+        self._prober = Prober(self._scaling.rule, RateState.of(numbers))
+        self._reset_size()
 
-    @property
-    @abstractmethod
-    def _saved_averaged(self) -> bool:
-        """Whether a checkpoint was loaded that was saved while the averaged weights stood in the model."""
-
-    @_saved_averaged.setter
-    def _saved_averaged(self, value: bool) -> None: ...
-
-    @property
-    @abstractmethod
-    def _average_weight(self) -> float:
-        """The sum of the weights of all iterates so far."""
+    def _reset_size(self) -> None:
+        """|w| is to be measured at the next step."""
+        self._size, self._size_age = 0.0, 0
 
     def _reset_batches(self) -> None:
         """What is not in a checkpoint: batches for BatchNorm's statistics, and which layers these are of."""
@@ -87,8 +80,8 @@ class Averaging(Checkpointed):
         w = real(p.detach())
         z = w.to(torch.promote_types(w.dtype, torch.float32), copy=True)
         tensors = {"z": z, "averaged": z.clone(), **self._fresh_scaling(z)}
-        begun = torch.tensor(self._average_weight, dtype=torch.float64)
-        return {"step": torch.zeros(()), **tensors, "begun": begun, NUMBERS: self._scalars.tensor()}
+        begun = torch.tensor(self._rate_state.weight, dtype=torch.float64)
+        return {"step": torch.zeros(()), **tensors, "begun": begun, NUMBERS: self._rate_state.tensor()}
 
     def _fresh_scaling(self, w: Tensor) -> dict[str, Tensor]:
         """What the scaling keeps of a parameter; where it needs all of a sharded one, spread over the same processes."""
@@ -136,7 +129,7 @@ class Averaging(Checkpointed):
         if self._restore is not None:
             self._restore()
             self._inside, self._restore = False, None
-        elif not self._inside and self._saved_averaged:
+        elif not self._inside and self._rate_state.averaged:
             self.resume()
 
     @full_precision
@@ -157,7 +150,7 @@ class Averaging(Checkpointed):
                 own = self.state.get(p, {})
                 if own.get("step"):
                     real(p.detach()).copy_(torch.lerp(own["averaged"], own["z"], 1 - group["betas"][0]))
-        self._saved_averaged = False
+        self._rate_state.averaged = 0.0
 
     def _trained(self) -> list[tuple[Tensor, dict[str, Any]]]:
         """Parameters that have moved, with their state."""
@@ -214,23 +207,23 @@ class Averaging(Checkpointed):
     def _to_train(self, name: str) -> None:
         """A training pass begins: after a checkpoint that was saved in `eval()`, at the weights that train."""
         self._outside(name)
-        if self._saved_averaged:
+        if self._rate_state.averaged:
             self.resume()
 
     # ---- checkpoints
 
     def _publish(self) -> None:
-        numbers = self._scalars.tensor()
+        numbers = self._rate_state.tensor()
         for own in self.state.values():
             if "z" in own:
                 own[NUMBERS] = numbers
 
     def state_dict(self) -> dict[str, Any]:
         """For each parameter z, the averaged weights, squares of gradients, and the filter of the learning rate."""
-        loaded = self._saved_averaged
-        self._saved_averaged = self._inside or loaded
+        loaded = self._rate_state.averaged
+        self._rate_state.averaged = float(self._inside or loaded)
         self._publish()
-        self._saved_averaged = loaded
+        self._rate_state.averaged = loaded
         return super().state_dict()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -257,7 +250,7 @@ class Averaging(Checkpointed):
                 if (got := tuple(given[key].shape)) != expected:
                     raise ValueError(f"state_dict: {key} of parameter {name} has shape {got}, expected {expected}")
             if given:
-                self._take_scalars(given[NUMBERS], check=True)
+                RateState.of(given[NUMBERS])
         self._incoming = entries
 
     def _same_scaling(self, state_dict: dict[str, Any]) -> None:
@@ -272,7 +265,7 @@ class Averaging(Checkpointed):
     def _adopt(self, incoming: list[dict[str, Any]]) -> None:
         """Copies of what a checkpoint holds, which torch has cast to the dtype of the parameters or shares with its owner."""
         self._inside, self._restore = False, None
-        self._take_scalars(next((given[NUMBERS] for given in incoming if given), self._scalars.tensor()))
+        self._take_scalars(next((given[NUMBERS] for given in incoming if given), self._rate_state.tensor()))
         for p, given in zip(self._params(), incoming):
             self.state.pop(p, None)
             if given:

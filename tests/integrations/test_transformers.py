@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -66,20 +67,27 @@ OPTIONS = {
 }
 
 
+@cache
+def without_options(make, folder):
+    """The learning rate and the weights."""
+    runs = trainer(folder, make=make)
+    runs.train()
+    return inner(runs).rate.value, weights(runs.model)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
+@pytest.mark.parametrize("make", [infhess.RateFree, diagonal])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_options_of_the_trainer(options, tmp_path):
-    for make in (infhess.RateFree, diagonal):
-        first, plainly = (trainer(tmp_path, make=make, **given) for given in (options, {}))
-        for runs in (first, plainly):
-            runs.train()
-        assert inner(first).rate.value > 0
-        if "gradient_accumulation_steps" not in options:
-            assert inner(first).rate.value == pytest.approx(inner(plainly).rate.value, rel=0.02)
-            # Directions of small gradients are rounding in bfloat16: bases made of them differ, Adam's scaling does not.
-            moved = weights(plainly.model) - weights(llama())
-            apart = float((weights(first.model) - weights(plainly.model)).norm() / moved.norm())
-            assert apart < (0.03 if make is diagonal else 0.2)
+def test_options_of_the_trainer(options, make, tmp_path, tmp_path_factory):
+    runs = trainer(tmp_path, make=make, **options)
+    runs.train()
+    assert inner(runs).rate.value > 0
+    if "gradient_accumulation_steps" not in options:
+        rate, there = without_options(make, tmp_path_factory.getbasetemp() / "without")
+        assert inner(runs).rate.value == pytest.approx(rate, rel=0.02)
+        # Directions of small gradients are rounding in bfloat16: bases made of them differ, Adam's scaling does not.
+        apart = float((weights(runs.model) - there).norm() / (there - weights(llama())).norm())
+        assert apart < (0.03 if make is diagonal else 0.2)
 
 
 def test_reentrant_checkpointing_is_refused_in_words(tmp_path):
@@ -162,13 +170,13 @@ def test_early_stopping(tmp_path):
 
 
 def test_logs_have_the_learning_rate_and_sharpness(tmp_path):
-    runs = trainer(tmp_path / "out", callbacks=[CurvatureCallback(every=6, k=2)])
+    runs = trainer(tmp_path / "out", callbacks=[CurvatureCallback(every=8, k=2)])
     runs.train()
     rows = [row for row in runs.state.log_history if "loss" in row]
     assert rows[0]["curvature/rate/low"] < rows[0]["curvature/rate"] < rows[0]["curvature/rate/high"]
     assert rows[-1]["learning_rate"] == inner(runs).rate.value
     sharp = [row for row in rows if "sharpness/value/2" in row]
-    assert [row["step"] for row in sharp] == [8, 12]
+    assert [row["step"] for row in sharp] == [8]
     assert sharp[0]["sharpness/low/1"] < sharp[0]["sharpness/value/1"] < sharp[0]["sharpness/high/1"]
     json.dumps(rows)
     without = trainer(tmp_path)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from infhess._distributed import world_size
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.convolutions import DIMENSIONS, convolve
@@ -74,7 +75,8 @@ class TrainingPass(TorchFunctionMode):
         """Operations that differentiate twice, and hooks on the parameters."""
         with ExitStack() as stack:
             stack.enter_context(twice_differentiable(self.params))
-            stack.callback(register_module_forward_pre_hook(self._check_joined).remove)
+            if world_size() > 1:  # compiled modules warn of hooks on all modules
+                stack.callback(register_module_forward_pre_hook(self._check_joined).remove)
             for p in self.params:
                 stack.callback(p.register_hook(partial(self._take, id(p))).remove)  # type: ignore[no-untyped-call]
             super().__enter__()  # type: ignore[no-untyped-call]

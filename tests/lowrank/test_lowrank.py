@@ -117,6 +117,7 @@ def test_scipy_operator_solves(positive):
     b = randn(N).numpy()
     np.testing.assert_allclose(operator @ b, D.numpy() @ b, rtol=1e-12)
     np.testing.assert_allclose(operator.T @ b, D.numpy().T @ b, rtol=1e-12)
+    np.testing.assert_allclose(operator @ np.ones(N, dtype=int), D.numpy().sum(1), rtol=1e-12)
     x, info = scipy.sparse.linalg.cg(operator, b, rtol=1e-12)
     assert info == 0
     np.testing.assert_allclose(D.numpy() @ x, b, rtol=1e-8)

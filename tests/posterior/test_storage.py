@@ -49,6 +49,8 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path):
     path.write_bytes(len(foreign).to_bytes(8, "little") + foreign + b"\0\0\0\0")
     with pytest.raises(ValueError, match="another safetensors file"):
         load(path)
+    with pytest.raises(ValueError, match="of another kind"):
+        load(tmp_path)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "absent")
 

@@ -146,10 +146,14 @@ class Operator(ABC):
         import numpy as np
         from scipy.sparse.linalg import LinearOperator
 
-        def product(operator: Operator) -> Any:
-            return lambda v: (operator @ np.asarray(v)).cpu().numpy()
-
         dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+
+        def floats(v: Any) -> Any:
+            return np.asarray(v, dtype=dtype if np.asarray(v).dtype.kind in "biu" else None)
+
+        def product(operator: Operator) -> Any:
+            return lambda v: (operator @ floats(v)).cpu().numpy()
+
         forward, adjoint = product(self), product(self.T)
         return LinearOperator(self.shape, matvec=forward, matmat=forward, rmatvec=adjoint, rmatmat=adjoint, dtype=dtype)
 

@@ -50,10 +50,12 @@ def read(path: Any) -> tuple[str, dict[str, Any], Observations]:
 
 def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
+        if path.is_dir():
+            raise IsADirectoryError
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             metadata = file.metadata() or {}
-    except SafetensorError as error:
+    except (SafetensorError, IsADirectoryError) as error:
         raise ValueError(f"{path}: {DAMAGED}") from error
     if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in tensors.values()):
         raise ValueError(f"{path}: {DAMAGED}")

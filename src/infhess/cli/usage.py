@@ -13,6 +13,8 @@ from typer.core import TyperGroup
 # ClickException, wherever this version of Typer has it.
 USAGE: type[Exception] = typer.BadParameter.__mro__[2]
 
+INTERRUPTED = 130  # Typer's status after Ctrl-C
+
 
 class OneLine(TyperGroup):
     """A group of commands whose usage errors are one line."""
@@ -32,6 +34,8 @@ class OneLine(TyperGroup):
             return run()
         try:
             status = run()
+            if status == INTERRUPTED:
+                typer.secho("infhess: interrupted; the same command goes on where it stopped", err=True, fg="red")
         except typer.Abort:
             status = 1
         except USAGE as error:

@@ -1,7 +1,7 @@
 """Draw reports anew from their rows: figures, tables and report.html; nothing is computed.
 
 python tools/redraw.py                       # every report of benchmarks/ and results/
-python tools/redraw.py benchmarks/deep       # this one
+python tools/redraw.py benchmarks/deep-final  # this one
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REPORTS: dict[str, Callable[[RowFile, Path], object]] = {
     **{f"results/{name}": reproduce.plan(name, "default", 0, None).report for name in reproduce.EXPERIMENTS},
     "benchmarks/convex": lambda file, folder: convex_report.report(file.rows, seeds(file), folder),
     "benchmarks/convex-accuracy": lambda file, folder: accuracy_bench.report(file.rows, folder, seeds(file)),
-    **dict.fromkeys(("benchmarks/deep", "benchmarks/deep-full", "benchmarks/deep-final"), nets),
+    "benchmarks/deep-final": nets,
 }
 
 if __name__ == "__main__":

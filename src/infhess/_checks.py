@@ -69,9 +69,12 @@ def column_norms(X: Tensor) -> Tensor:
     """The length of each column, safe against under- and overflow of the squares."""
     norms: Tensor = torch.linalg.vector_norm(X, dim=0)
     tiny, huge = torch.finfo(X.dtype).tiny ** 0.5, torch.finfo(X.dtype).max ** 0.5
-    if not bool(((norms > tiny) & (norms < huge)).all()):
-        top = torch.linalg.vector_norm(X, ord=torch.inf, dim=0).clamp(min=torch.finfo(X.dtype).tiny)
-        norms = top * torch.linalg.vector_norm(X / top, dim=0)
+    doubtful = ~((norms > tiny) & (norms < huge))
+    if bool(doubtful.any()):
+        top = torch.linalg.vector_norm(X, ord=torch.inf, dim=0)
+        if bool((doubtful & (top > 0)).any()):  # else they are columns of zeros, and no copy is made
+            top = top.clamp(min=torch.finfo(X.dtype).tiny)
+            norms = top * torch.linalg.vector_norm(X / top, dim=0)
     return norms
 
 

@@ -75,7 +75,7 @@ def test_a_full_state_dict_has_whole_tensors_and_goes_on(run, scaling):
 
 
 def test_what_a_step_sends(run):
-    """Adam's scaling: sums of a few numbers. The rotated one gathers the gradient and the state of each matrix, and no vector's."""
+    """Sums of a few numbers; the rotated scaling gathers gradient and state of each matrix, and of no vector."""
     blocks = {(15, 6): (1, 15, 1, 6), (3, 15): (1, 3, 1, 15)}  # rows, columns: blocks on either side, and their lengths
 
     def padded(first, *rest):  # a tensor is cut along its first dimension, into parts of one length

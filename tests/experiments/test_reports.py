@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,11 @@ def test_tables_of_nets_from_any_rate():
     for name, cells in (("starts", any_rate.from_any_rate(ends)), ("rank", any_rate.directions(ends))):
         assert markdown(cells) == committed(f"benchmarks/deep-starts/{name}.md")
     assert markdown(target_cells(any_rate.targets(ends))) == committed("benchmarks/deep-starts/targets.md")
+
+
+def test_every_report_can_be_drawn_anew():
+    known = runpy.run_path(str(ROOT / "tools" / "redraw.py"))["REPORTS"]
+    assert sorted(known) == sorted(str(path.parent.relative_to(ROOT)) for path in REPORTS)
 
 
 REPORTS = sorted([*(ROOT / "benchmarks").glob("*/report.html"), *(ROOT / "results").glob("*/report.html")])

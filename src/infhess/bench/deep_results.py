@@ -264,4 +264,6 @@ def notes(standings: Standings, seeds: Sequence[int]) -> list[str]:
     """How it was done, and what does not show in the figures."""
     by_set = {title: [n for n in standings.problems if set_of(n) == title] for title in SETS}
     steps = {name: net_problem(name).steps for name in standings.problems}
-    return page.notes("bench-deep", seeds=seeds, sets=by_set, steps=steps, missing=missing(METHODS))
+    run = {method for name in standings.problems for method in standings.peers(name)}
+    absent = {method: package for method, package in missing(METHODS).items() if method not in run}
+    return page.notes("bench-deep", seeds=seeds, sets=by_set, steps=steps, missing=absent)

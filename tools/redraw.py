@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from infhess.bench import accuracy_bench, convex_report, deep_results
+from infhess.bench import accuracy_bench, convex_calibration, convex_report, deep_results
 from infhess.bench.deep_baselines import METHODS
 from infhess.experiments import reproduce
 from infhess.harness import EXACT, START, RowFile
@@ -35,6 +35,7 @@ REPORTS: dict[str, Callable[[RowFile, Path], object]] = {
     **{f"results/{name}": reproduce.plan(name, "default", 0, None).report for name in reproduce.EXPERIMENTS},
     "benchmarks/convex": lambda file, folder: convex_report.report(file.rows, seeds(file), folder),
     "benchmarks/convex-accuracy": lambda file, folder: accuracy_bench.report(file.rows, folder, seeds(file)),
+    "benchmarks/convex-calibration": lambda file, folder: convex_calibration.report(file.rows, folder),
     "benchmarks/deep-final": nets,
 }
 

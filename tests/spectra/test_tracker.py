@@ -69,7 +69,7 @@ MOVES = {
 }
 
 
-@fast_and_long("trials", 8, 60)
+@fast_and_long("trials", 8, 30)
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("k", [1, 3])
 def test_intervals_cover_whatever_the_net_does(k, move, trials):

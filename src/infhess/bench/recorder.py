@@ -12,8 +12,8 @@ from infhess.problems import ConvexProblem
 
 MINIMIZE = "infhess.minimize"
 # A run ends at this gap, after so many passes of gradients, or so many seconds and one more for each NUMBERS of points times
-# weights: what fifty to a hundred passes take.
-ENOUGH, PASSES, SECONDS, NUMBERS = 3e-9, 500, 1.5, 1.5e7
+# weights: what a few hundred passes take.
+ENOUGH, PASSES, SECONDS, NUMBERS = 3e-9, 500, 8.0, 3e6
 
 
 class EnoughError(Exception):

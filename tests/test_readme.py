@@ -70,7 +70,7 @@ def test_what_the_readme_names_is_there():
 
 @pytest.mark.parametrize(("document", "path"), found(r"--8<-- \"(\S+)\""))
 def test_what_a_page_includes_is_there(document, path):
-    assert (ROOT / path).is_file()
+    assert (ROOT / path.split(":")[0]).is_file()  # lines of it may follow
 
 
 @pytest.mark.parametrize(("document", "link"), found(r"\]\(([^)#]+)\)"))

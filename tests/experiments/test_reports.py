@@ -75,3 +75,11 @@ def test_reports_are_light_and_their_cells_short(path):
     assert text.index("<nav") < text.index("<svg")
     assert all(len(html.unescape(cell)) <= 200 for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", text, flags=re.S))
     assert "infhess, online" not in text
+
+
+def test_counts_on_the_page_of_nets_are_those_of_its_targets():
+    shares = re.findall(r"share of 16[^|]*\| ([\d.]+)", committed("benchmarks/deep-final/targets.md"))
+    counts = {round(16 * float(share)) for share in shares}
+    told = {int(n) for n in re.findall(r"(\d+) of 16", committed("docs/results/nets.md"))}
+    assert told
+    assert told <= counts | {16 - n for n in counts}

@@ -1,4 +1,4 @@
-"""Accelerate: keep the optimizer's own name beside what `prepare` gives; its wrapper passes `step`, `eval` and `train` on."""
+"""Accelerate: what `prepare` gives has `step`, `eval` and `train`; `reachable` adds `watch`, `rate` and the rest."""
 
 import sys
 import tempfile
@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import infhess
-from infhess.integrations.accelerate import unwrap
+from infhess.integrations.accelerate import reachable
 
 EPOCHS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 
@@ -21,8 +21,8 @@ accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precisi
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 opt = infhess.RateFree(model.parameters())
 batches = DataLoader(TensorDataset(x[:1400], y[:1400]), batch_size=32, shuffle=True)
-model, prepared, batches = accelerator.prepare(model, opt, batches)
-assert unwrap(prepared) is opt  # where only the wrapper is at hand
+model, opt, batches = accelerator.prepare(model, opt, batches)
+opt = reachable(opt)
 
 for _ in range(EPOCHS):
     for inputs, targets in batches:
@@ -31,13 +31,13 @@ for _ in range(EPOCHS):
                 accelerator.backward(nn.functional.cross_entropy(model(inputs), targets))
             if accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
-            prepared.step()
-            prepared.zero_grad()
+            opt.step()
+            opt.zero_grad()
 
-prepared.eval()  # the averaged weights
+opt.eval()  # the averaged weights
 accuracy = (model(x[1400:]).argmax(1) == y[1400:]).float().mean().item()
 accelerator.print(f"accuracy {accuracy:.3f}, learning rate {opt.rate}")
 folder = tempfile.mkdtemp()
 accelerator.save_state(folder)  # holds the averaged weights, and all that training needs
 accelerator.load_state(folder)
-prepared.train()  # goes on bit for bit
+opt.train()  # goes on bit for bit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from accelerate import Accelerator
@@ -9,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import infhess
-from infhess.integrations.accelerate import unwrap
+from infhess.integrations.accelerate import reachable, unwrap
 from watch_cases import F64, diagonal, net, weights
 
 g = torch.Generator().manual_seed(0)
@@ -57,6 +59,37 @@ def test_the_optimizer_is_reached_through_the_wrapper():
     assert unwrap(opt) is opt
     other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     assert unwrap(other) is other
+
+
+@pytest.mark.parametrize("make", [infhess.RateFree, preconditioned])
+def test_attributes_are_reached_through_the_wrapper(make):
+    accelerator, opt, model, wrapped, loader = prepared(make=make, gradient_accumulation_steps=2)
+    with pytest.raises(AttributeError, match="watch"):
+        wrapped.watch()
+    opened = reachable(wrapped)
+    there = epoch(accelerator, opened, model, opened, loader)
+    assert torch.equal(there, epoch(*prepared(make=make, gradient_accumulation_steps=2)))
+    assert opened is wrapped
+    assert opened.report is opt.report
+    opened.report, opened.param_groups[0]["lr"] = None, 2.0
+    assert (opt.report, opt.param_groups[0]["lr"]) == (None, 2.0)
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        opened.nothing_of_that_name  # noqa: B018
+    with pytest.raises(TypeError, match="reachable: expected"):
+        reachable(opt)
+
+
+def test_reachable_wrappers_are_copied_and_leave_others_alone():
+    accelerator, _, model, wrapped, loader = prepared()
+    copied = copy.deepcopy(reachable(wrapped))
+    assert copied.rate is not None
+    assert copied.optimizer is not wrapped.optimizer
+    assert type(prepared()[3]).__name__ == "AcceleratedOptimizer"
+    epoch(accelerator, wrapped, model, wrapped, loader)
+    with wrapped.averaged():
+        averaged = weights(model)
+    wrapped.eval()
+    assert torch.equal(weights(model), averaged)
 
 
 @pytest.mark.parametrize("make", [infhess.RateFree, preconditioned])

@@ -84,5 +84,5 @@ def test_steps_with_gradients_that_are_not_finite_are_not_made_and_counted():
         w.grad = torch.tensor([1.0, bad, 1.0], dtype=F64)
         opt.step()
     assert torch.equal(w.detach(), torch.ones(3, dtype=F64))
-    assert opt.update(loss, pool).notes == ("2 steps were not made: their gradients held NaN or infinity",)
+    assert opt.update(loss, pool).notes == ("2 steps were not made: the gradient held NaN or infinity",)
     assert opt.update(loss, pool).notes == ()

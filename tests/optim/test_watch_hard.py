@@ -181,6 +181,25 @@ def test_a_batch_that_a_grad_scaler_left_out_is_no_micro_batch():
     assert opt._rate_state.steps == 5
 
 
+def around_sgd(params):
+    return infhess.Preconditioned(torch.optim.SGD(params, lr=100.0), blocks="layer")
+
+
+@pytest.mark.parametrize("make", [infhess.RateFree, diagonal, around_sgd])
+def test_nothing_is_done_within_a_watch_that_is_open(make):
+    model = net("mlp")
+    opt, other = make(model.parameters()), make(net("mlp").parameters())
+    loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
+    before, b = weights(model), batch("mlp", 0)
+    for inside in (lambda: opt.step(lambda: loss(b)), opt.step, lambda: opt.observe(loss, b), opt.watch().__enter__):
+        with pytest.raises(RuntimeError, match=r"a watch\(\) is open; end its `with` block"), opt.watch():
+            inside()
+    assert torch.equal(weights(model), before)
+    train(opt, loss, [batch("mlp", t) for t in range(3)], "watch")
+    with opt.watch(), other.watch():  # two optimizers see one pass
+        loss(b).backward()
+
+
 def test_an_error_within_leaves_nothing_behind():
     model = net("mlp")
     opt = infhess.RateFree(model.parameters(), scaling="diagonal")

@@ -1,5 +1,40 @@
-"""Accelerate: the optimizer itself out of what `prepare` gives."""
+"""Accelerate: the optimizer's own attributes through what `prepare` gives, or the optimizer out of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate.optimizer import AcceleratedOptimizer
 
 from infhess.integrations.training_run import unwrap as unwrap
 
-__all__ = ["unwrap"]
+__all__ = ["reachable", "unwrap"]
+
+
+class ReachableOptimizer(AcceleratedOptimizer):  # type: ignore[misc]
+    """Accelerate's wrapper; what it does not have itself is read from the optimizer in it, and written to it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":  # before there is one, as while a copy is made
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        inner = self.__dict__.get("optimizer")
+        theirs = name in self.__dict__ or hasattr(AcceleratedOptimizer, name) or not hasattr(inner, name)
+        object.__setattr__(self if theirs else inner, name, value)
+
+
+def reachable(prepared: AcceleratedOptimizer) -> Any:
+    """The wrapper that `accelerator.prepare` gave, from now on with `watch`, `observe`, `averaged`, `rate`, `report` and so on.
+
+    `opt = reachable(accelerator.prepare(infhess.RateFree(model.parameters())))`; examples/accelerate_loop.py is a whole script.
+    Accelerate's own class has none of these attributes, and is left as it is: this wrapper alone gets them.
+    """
+    if not isinstance(prepared, AcceleratedOptimizer):
+        raise TypeError(
+            f"reachable: expected what accelerator.prepare(optimizer) gives, got {type(prepared).__name__}; a bare optimizer "
+            "has its attributes itself"
+        )
+    prepared.__class__ = ReachableOptimizer
+    return prepared

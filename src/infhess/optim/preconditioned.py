@@ -28,7 +28,8 @@ class Preconditioned(SelfDriving):
 
     Before the first `update`, `observe`, `watch` or `step(closure)` it is its base, bit for bit. From then on w moves by
     −step·lr/lr₀·P²g where the base is sgd, with lr₀ the learning rate that the base was made with, or the largest one of a
-    schedule: `lr` is the scheduler's, and the rate given at the start does not matter. Momentum, Adam's scaling and weight
+    schedule: `lr` is the scheduler's, and the rate given at the start does not matter. Of groups with different `lr`, lr₀ is
+    the largest: that group moves by the whole step, the others by their share of it. Momentum, Adam's scaling and weight
     decay stay the base's.
 
     A step whose gradient holds NaN or infinity is not made, and the next report says so. With a `GradScaler`, call

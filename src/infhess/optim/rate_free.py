@@ -132,6 +132,7 @@ class RateFree(Probing):
 
         """
         self._outside("observe")
+        self._outside_watch("observe")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.observe")
         started = time.perf_counter()
         due = self._prober.expects(lambda: size_of(batch) if points is None else count(points, "points"))
@@ -171,7 +172,7 @@ class RateFree(Probing):
         self._to_train("watch")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.watch")
         known = None if points is None else count(points, "points")
-        with self._training_pass() as done:
+        with self._open_watch(), self._training_pass() as done:
             yield
         self._take(done, known)
 
@@ -193,6 +194,7 @@ class RateFree(Probing):
         closure runs once more on probing steps, and curvature is a difference of gradients.
         """
         self._outside("step")
+        self._outside_watch("step")
         loss = None
         if closure is not None:
             self._to_train("step")

@@ -12,6 +12,17 @@ from torch import Tensor
 
 from infhess import _draw
 
+SKIPPED = "not made: the gradient held NaN or infinity"
+
+
+def steps_were(count: float, what: str) -> str:
+    """A note on steps since the last report.
+
+    >>> steps_were(1, SKIPPED), steps_were(2, "shortened")
+    ('1 step was not made: the gradient held NaN or infinity', '2 steps were shortened')
+    """
+    return f"{count:.0f} {'step was' if count == 1 else 'steps were'} {what}"
+
 
 @dataclass(frozen=True, repr=False)
 class Report:

@@ -86,6 +86,7 @@ class SelfDriving(Wrapper):
 
         Returns a report when it did something; its data_points are 0, since nothing was read beside training.
         """
+        self._outside_watch("observe")
         if not self._observed:
             self._check_observable()
         points = None if points is None else count(points, "points")
@@ -103,7 +104,7 @@ class SelfDriving(Wrapper):
         if not self._observed:
             self._check_observable()
         known = None if points is None else count(points, "points")
-        with self._training_pass() as done:
+        with self._open_watch(), self._training_pass() as done:
             yield
         self._take(done, known)
 

@@ -17,12 +17,13 @@ from infhess.optim.rate.live import Live
 from infhess.optim.rate.prober import Prober
 from infhess.optim.reports import RateReport
 from infhess.optim.scalings.gradient_scaling import Share, alone
+from infhess.optim.watching import Watching
 
 # Steps so many times shorter than their bound by |w| leave |w| much as it is for so many steps.
 FAR, SIZE_HOLDS = 4.0, 16
 
 
-class Stepping(Averaging, Joinable):
+class Stepping(Averaging, Watching, Joinable):
     """z −= η D g, x the average of all z, y = (1 − β₁) z + β₁ x: the arithmetic, and what of it a checkpoint holds."""
 
     points: int | None

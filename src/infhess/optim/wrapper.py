@@ -16,13 +16,14 @@ from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.directions import PREFIX, PreconditionerState, like_of, parted
 from infhess.optim.preconditioning.layers import blocks_of
 from infhess.optim.preconditioning.scaled_step import scaled_step
+from infhess.optim.watching import Watching
 from infhess.preconditioners.scaling import Scaling
 
 # The size of all directions together, at most, by default: 1 GiB in single precision.
 LARGEST_BASIS = 2**28
 
 
-class Wrapper(Checkpointed):
+class Wrapper(Checkpointed, Watching):
     """The base with gradients (I − U diag(gain) Uᵀ)g and the learning rate step·lr/lr₀; the base itself until it is active.
 
     It owns what was learnt about curvature; everything else belongs to the base.
@@ -78,6 +79,7 @@ class Wrapper(Checkpointed):
     @full_precision_step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the base with preconditioned gradients; the closure runs once, and its loss is returned."""
+        self._outside_watch("step")
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from infhess.optim.checkpoint import Scalars
+from infhess.optim.reports import SKIPPED, steps_were
 
 
 @dataclass
@@ -87,4 +88,4 @@ class ControllerState(Scalars):
     def diagnostics(self) -> tuple[str, ...]:
         """What happened to steps since the last report."""
         skipped, self.skipped = self.skipped, 0.0
-        return (f"{skipped:.0f} steps were not made: their gradients held NaN or infinity",) if skipped else ()
+        return (steps_were(skipped, SKIPPED),) if skipped else ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from infhess.optim.checkpoint import Scalars
 from infhess.optim.rate.kalman import filtered
 from infhess.optim.rate.settings import FILTER, RATE_FREE
-from infhess.optim.reports import Rate
+from infhess.optim.reports import SKIPPED, Rate, steps_were
 
 
 @dataclass
@@ -193,15 +193,12 @@ class RateState(Scalars):
                 f"the learning rate is cut from {self.rate:.3g} to that"
             )
         for count, what in (
-            (
-                self.shortened,
-                f"were shortened: their gradients were more than {self.rule.longer:g} times as long as usual",
-            ),
-            (self.skipped, "were not made: their gradients held NaN or infinity"),
-            (self.bounded, f"were kept to {self.rule.longest:.0%} of |w|; curvature allows for {self.allowed:.3g}"),
-            (self.waiting, "were not made: no gradient has been other than zero so far"),
+            (self.shortened, f"shortened: the gradient was more than {self.rule.longer:g} times as long as usual"),
+            (self.skipped, SKIPPED),
+            (self.bounded, f"kept to {self.rule.longest:.0%} of |w|; curvature allows for {self.allowed:.3g}"),
+            (self.waiting, "not made: no gradient has been other than zero so far"),
         ):
-            notes += [f"{count:.0f} steps {what}"] if count else []
+            notes += [steps_were(count, what)] if count else []
         if self._noise_factor > 1:
             notes.append(
                 f"noise dominated {self.noisy:.0f} steps so far: the rate is divided by {self._noise_factor:.2g}"

@@ -191,7 +191,12 @@ def test_nothing_is_done_within_a_watch_that_is_open(make):
     opt, other = make(model.parameters()), make(net("mlp").parameters())
     loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
     before, b = weights(model), batch("mlp", 0)
-    for inside in (lambda: opt.step(lambda: loss(b)), opt.step, lambda: opt.observe(loss, b), opt.watch().__enter__):
+    for inside in (
+        lambda: opt.step(lambda: loss(b).backward()),
+        opt.step,
+        lambda: opt.observe(loss, b),
+        opt.watch().__enter__,
+    ):
         with pytest.raises(RuntimeError, match=r"a watch\(\) is open; end its `with` block"), opt.watch():
             inside()
     assert torch.equal(weights(model), before)

@@ -62,6 +62,10 @@ class CurvatureCallback(Callback):
         """A micro-batch is done; the step comes after this."""
         self._run.watched()
 
+    def on_before_optimizer_step(self, *event: Any) -> None:
+        """No pass is open in a step: `training_step` may have skipped the last micro-batch."""
+        self._run.drop()
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *event: Any) -> None:
         """After a step: rows for loggers, which count steps from 0."""
         row = self._run.stepped(trainer.global_step)

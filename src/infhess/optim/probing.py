@@ -104,7 +104,7 @@ class Probing(Stepping):
 
     def _run(self, closure: Callable[[], Any]) -> Any:
         """Training's own forward and backward pass, watched; unless the closure observes by itself."""
-        if self._prober.micro_batches:
+        if self._prober.micro_batches or self._watching:
             return closure()
         with nullcontext() if self._sharded or self._rate_state.differences else self._training_pass() as done:
             loss = closure()

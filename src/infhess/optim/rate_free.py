@@ -194,15 +194,15 @@ class RateFree(Probing):
         closure runs once more on probing steps, and curvature is a difference of gradients.
         """
         self._outside("step")
-        self._outside_watch("step")
-        loss = None
+        loss = random_state = None
         if closure is not None:
             self._to_train("step")
             random_state = torch.get_rng_state() if self._probes else None
             with torch.enable_grad():
                 loss = self._run(closure)
-            if random_state is not None and (self._rate_state.differences or self._sharded):
-                self._difference(closure, random_state)
+        self._outside_watch("step")  # a closure may end it, as Lightning's does
+        if closure and random_state is not None and (self._rate_state.differences or self._sharded):
+            self._difference(closure, random_state)
         seen = int(self._rate_state.observed)
         with torch.no_grad():
             try:

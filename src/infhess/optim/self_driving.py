@@ -120,7 +120,7 @@ class SelfDriving(Wrapper):
 
     def _run(self, closure: Callable[[], Any]) -> Any:
         """Training's own forward and backward pass, watched; unless an `update` or `observe` is in charge."""
-        if self._observed or not self._drives:
+        if self._observed or self._watching or not self._drives:
             return closure()
         check_whole(self._params() if self._probes else (), "Preconditioned.step")
         with self._training_pass() as done:

@@ -79,11 +79,11 @@ class Wrapper(Checkpointed, Watching):
     @full_precision_step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the base with preconditioned gradients; the closure runs once, and its loss is returned."""
-        self._outside_watch("step")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = self._run(closure)
+        self._outside_watch("step")  # a closure may end it, as Lightning's does
         self._before_step()
         if not self._state.active:
             bare_step(self.base)

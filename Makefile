@@ -45,6 +45,7 @@ format: .venv/.dev
 docs: .venv/.docs
 	$(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python tools/links.py runs/site
+	$(BIN)/python -m pytest -m site tests/test_site.py
 
 docs-serve: .venv/.docs
 	INFHESS_GALLERY=kept $(BIN)/mkdocs serve

@@ -34,9 +34,11 @@ class Browser:
         )
         os.close(read), os.close(write)
         self._buffer, self._number, self._session = b"", 0, ""
+        self._events: list[dict[str, Any]] = []
         (page,) = (t for t in self._ask("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self._session = self._ask("Target.attachToTarget", targetId=page["targetId"], flatten=True)["sessionId"]
-        self._ask("Page.enable")
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            self._ask(f"{domain}.enable")
 
     def close(self) -> None:
         """End it."""
@@ -50,11 +52,20 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._ask("Emulation.setEmulatedMedia", features=[scheme])
 
-    def open(self, path: Path) -> None:
-        """Load a page, and wait until it has loaded."""
-        self._ask("Page.navigate", url=path.resolve().as_uri())
+    def open(self, page: Path | str) -> None:
+        """Load a file or an address, and wait until it has loaded."""
+        self._events.clear()
+        self._ask("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while self._message().get("method") != "Page.loadEventFired":
             pass
+
+    def requests(self) -> list[str]:
+        """What the page has asked for so far."""
+        return [e["params"]["request"]["url"] for e in self._events if e["method"] == "Network.requestWillBeSent"]
+
+    def errors(self) -> list[str]:
+        """What stands in the console as an error so far."""
+        return [json.dumps(e["params"]) for e in self._events if _is_error(e["method"], e["params"])]
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -84,5 +95,16 @@ class Browser:
             more = os.read(self._from, 1 << 20)
             assert more, "Chromium ended"
             self._buffer += more
-        message, self._buffer = self._buffer.split(b"\0", 1)
-        return dict(json.loads(message))
+        part, self._buffer = self._buffer.split(b"\0", 1)
+        message = dict(json.loads(part))
+        if "method" in message:
+            self._events.append(message)
+        return message
+
+
+def _is_error(method: str, params: dict[str, Any]) -> bool:
+    return (
+        method == "Runtime.exceptionThrown"
+        or (method == "Runtime.consoleAPICalled" and params["type"] == "error")
+        or (method == "Log.entryAdded" and params["entry"]["level"] == "error")
+    )

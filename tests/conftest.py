@@ -11,6 +11,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+from browser import CHROMIUM, Browser
+
 # One thread, here and in the commands that tests start: workers side by side have a core each.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -33,3 +35,14 @@ def g() -> torch.Generator:
 def _seeded() -> None:
     """Whatever order workers take tests in, each finds the same global random state."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if CHROMIUM is None:
+        if os.environ.get("INFHESS_BROWSER_REQUIRED"):
+            pytest.fail("Chromium is required here, and was not found")
+        pytest.skip("there is no Chromium on this machine")
+    found = Browser()
+    yield found
+    found.close()

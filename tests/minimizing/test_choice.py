@@ -23,7 +23,8 @@ GIB = 2**30
         (20_000, 60_000, 60_000, None, SECANTS, 8192),  # the pool's Hessian has no full rank
         (20_000, 10_000, 10_000, None, SECANTS, 10_000),
         (1100, 16_000, 16_000, None, POOL, 16_000),
-        (650, 1797, 600, (10, 65), DENSE, 600),  # few weights: the gap of a Newton direction is better known
+        (650, 1797, 1400, (10, 65), DENSE, 1400),  # few weights: the gap of a Newton direction is better known
+        (650, 1797, 600, (10, 65), SECANTS, 600),  # fewer points than weights: the pool's direction leads nowhere
     ],
 )
 def test_the_cheapest_method_and_its_pool(size, points, kept, matrix, method, pool):

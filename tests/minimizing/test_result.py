@@ -9,7 +9,7 @@ import pytest
 
 from convex_cases import small
 from infhess.minimizing.progress import Progress
-from infhess.minimizing.stop_rule import Gap, extrapolated, idle, relative, slow
+from infhess.minimizing.stop_rule import Gap, extrapolated, idle, relative, slow, still_to_come
 from infhess.problems.convex_problems import logistic
 from minimizing_cases import minimized
 
@@ -76,14 +76,27 @@ def test_a_geometric_series_is_extrapolated():
     assert extrapolated(1.0, 1.0, 1.0) == 0.0
 
 
-def rows(gaps, pool=100, cut=False):
-    return [{"phase": "newton", "gap": g, "pool": pool, "cut": cut} for g in gaps]
+def test_what_is_still_to_come_of_a_slow_descent():
+    """L = c^t is what is left of it, to a constant that says nothing."""
+    losses = [0.3 + 0.9**t for t in range(30)]
+    assert still_to_come(losses) == pytest.approx(0.9**29)
+    assert still_to_come(losses[:20]) == 0.0  # nothing to compare with yet
+    assert still_to_come([1 - 0.01 * t for t in range(30)]) == pytest.approx(0.1 * 19)  # no contraction
+    assert still_to_come([1.0] * 30) == 0.0
+
+
+def rows(gaps, pool=100, cut=False, falls=0.0):
+    """The loss falls by 1 in the first pass, by `falls` in each one after it."""
+    losses = [2.0, *(1 - falls * i for i in range(len(gaps)))]
+    return [{"phase": "newton", "gap": g, "pool": pool, "cut": cut, "loss": loss} for g, loss in zip(gaps, losses)]
 
 
 def test_idle_near_rounding_and_far_from_it():
     assert idle(rows([1e-3, 1e-15, *[2e-15] * 4]), 1e-12)
     assert not idle(rows([1e-3, 1e-4, *[2e-4] * 4]), 1e-12)
-    assert idle(rows([1e-3, 1e-4, *[2e-4] * 20]), 1e-12)
+    stuck = [1e-3, 1e-4, *[2e-4] * 20]
+    assert idle(rows(stuck, falls=1e-14), 1e-12)
+    assert not idle(rows(stuck, falls=1e-7), 1e-12)  # slow, but the loss falls
     assert idle(rows([1e-3]) + rows([math.nan] * 8, cut=True), 1e-12)
 
 

@@ -270,6 +270,25 @@ def test_little_memory(memory):
     assert any(note.startswith("a sample of") for note in result.notes)
 
 
+def test_fewer_points_in_memory_than_weights():
+    """Newton's direction of so small a pool is noise where the data bends least, and had ended at a gap of a half."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(1000, 120, generator=g, dtype=torch.float64) * torch.logspace(0, -2, 120, dtype=torch.float64)
+    y = x.sum(1) + torch.randn(1000, generator=g, dtype=torch.float64)
+    best = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
+    w = torch.zeros(120, dtype=torch.float64, requires_grad=True)
+
+    def loss(b):
+        return (b[0] @ w - b[1]).square().mean()
+
+    start = float(y.square().mean())
+    memory = 4 * 60 * 121 * 8
+    result = infhess.minimize(loss, [w], list(zip(x.split(50), y.split(50))), gap=1e-4, memory=memory)
+    left = float((x @ w.detach() - y).square().mean() - (x @ best - y).square().mean())
+    assert (result.method, result.stopped) == ("L-BFGS around P", "gap")
+    assert left <= 1e-4 * start
+
+
 def test_dropped_points_are_said():
     x = torch.randn(105, 2, dtype=torch.float64)
     w = torch.zeros(2, dtype=torch.float64, requires_grad=True)

@@ -12,8 +12,9 @@ POOL_POINTS, ALL, HELD_OUT = 8192, 16_384, 8
 RANK, POINTS_A_RANK = 128, 32
 # Points that a preconditioner is built from, for each direction or slice.
 POINTS_A_DIRECTION = {DENSE: 8, POOL: 16, SECANTS: 16}
-# Up to so many weights a Newton direction is affordable, and its gap is better known than that of L-BFGS: one of the first two.
-LARGEST_DENSE = 1000
+# Up to so many weights a Newton direction is affordable, and its gap is better known than that of L-BFGS: one of the first two,
+# where all the data is kept or so many points per weight: a pool of fewer says too little of directions that bend least.
+LARGEST_DENSE, POINTS_A_WEIGHT = 1000, 2
 # A factored P: numbers in the gradients of slices for each number in the larger factor, and bounds on slices and factors.
 NUMBERS, SLICES, LARGEST_FACTOR, SMALLEST_FACTOR = 8, (64, 1024), 4096, 4
 
@@ -80,13 +81,19 @@ def planned(facts: Facts) -> Plan:
     rank = max(1, min(RANK, size, pool // POINTS_A_RANK, int(memory / 8 / (size * facts.itemsize))))
     held = pool // HELD_OUT if pool < points else 0
     prices = Prices(size, points, pool, rank, slices_for(facts.matrix, pool), facts.itemsize == 8)
-    allowed = [POOL, SECANTS]
-    if size <= LARGEST_DENSE:
-        allowed = [DENSE, POOL] if 8 * size**2 <= memory / 8 else [POOL]
+    allowed = ways(facts)
     costs = {m: prices.whole(m) / prices.call(points) for m in (DENSE, POOL, SECANTS)}
     method = min(allowed, key=lambda m: costs[m] * (CAUTION if m == POOL and DENSE in allowed else 1))
     slices = prices.slices if method == SECANTS else 0
     return Plan(method, pool, held, rank, slices, method == DENSE and prices.exact, prices.steps(method), costs)
+
+
+def ways(facts: Facts) -> list[str]:
+    """What may be stepped with."""
+    small = facts.size <= LARGEST_DENSE
+    newton = [DENSE, POOL] if small and 8 * facts.size**2 <= facts.memory / 8 else [POOL]
+    known = facts.kept >= min(facts.points, POINTS_A_WEIGHT * facts.size)
+    return newton if small and known else [POOL, SECANTS]
 
 
 def slices_for(matrix: tuple[int, int] | None, pool: int) -> int:

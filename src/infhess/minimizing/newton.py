@@ -27,6 +27,8 @@ SLOW, SLOW_NYSTROM = 12, 30
 MISSED, ALL_SECANTS = 10, 20
 # A pool grows so many times at once.
 GROWTH = 4
+# Held-out points, with fewer of which the step that L-BFGS proposes is better than the one they find.
+FEWEST = 256
 
 
 class Point(NamedTuple):
@@ -198,7 +200,7 @@ class AroundP:
 
     def __init__(self, kept: Kept) -> None:
         self.kept, self.plan, self.points, self.whole = kept, kept.plan, kept.plan.pool, False
-        self.held: list[Batch] = kept.reservoir.between(0, kept.plan.held) if kept.plan.held else []
+        self.held: list[Batch] = kept.reservoir.between(0, kept.plan.held) if kept.plan.held >= FEWEST else []
         self.grown = False
         self._inverse: Inverse | None = None
         self._pairs: list[tuple[Tensor, Tensor]] = []

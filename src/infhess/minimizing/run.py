@@ -25,7 +25,19 @@ from infhess.minimizing.pool_curvature import graph_bytes
 from infhess.minimizing.reservoir import Reservoir, in_chunks
 from infhess.minimizing.result import Minimum
 from infhess.minimizing.run_file import read_run, write_run
-from infhess.minimizing.stop_rule import LEVEL, NEAR, Gap, Row, extrapolated, idle, relative, slow, spread
+from infhess.minimizing.stop_rule import (
+    LEVEL,
+    NEAR,
+    Gap,
+    Row,
+    extrapolated,
+    idle,
+    made,
+    relative,
+    slow,
+    spread,
+    still_to_come,
+)
 from infhess.minimizing.warm_up import WarmUp, gradients_kept
 
 UNKNOWN = Gap(math.nan, math.nan)
@@ -214,6 +226,8 @@ class Run:
         decrease = loss_before - loss
         if not decrease > NEAR * self.objective.eps * abs(loss):
             return decrement
+        if self.method == SECANTS:  # they know little of directions that no step has led along yet
+            decrement = max(decrement, still_to_come([*(r["loss"] for r in made(self.history)), loss]))
         return max(decrement, extrapolated(decrease, before, decrement))
 
     def _is_over(self) -> bool:

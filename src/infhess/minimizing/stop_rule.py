@@ -20,6 +20,8 @@ LEVEL = 0.95
 IDLE, LATE = 4, 20
 # Cuts of one step, after which it leads nowhere.
 CUTS = 8
+# Passes over which the fall of the loss is compared with that over as many before them.
+WINDOW = 10
 # Rounding of the loss times this is where its gap may be rounding as well.
 NEAR = 1e3
 # Of the gap of the pass before, in two passes in a row: contraction is slow. Gaps above FAR do not count: there it is the loss,
@@ -59,6 +61,20 @@ def extrapolated(decrease: float, before: float, now: float) -> float:
     return max(decrease, 0.0) * c / (1 - c) if c < SLOWEST else 0.0
 
 
+def still_to_come(losses: Sequence[float]) -> float:
+    """The same from the loss alone, over many passes: D · c/(1 − c), c = D/D of the passes before, at most SLOWEST."""
+    if len(losses) <= 2 * WINDOW:
+        return 0.0
+    first, middle, last = losses[-2 * WINDOW - 1], losses[-WINDOW - 1], losses[-1]
+    c = min((middle - last) / (first - middle), SLOWEST) if first > middle else SLOWEST
+    return max(middle - last, 0.0) * c / (1 - c)
+
+
+def made(rows: Sequence[Row]) -> list[Row]:
+    """Passes whose step was accepted."""
+    return [r for r in rows if r["phase"] == "newton" and not r["cut"]]
+
+
 def spread(method: str, whole: bool, left: float, gap: float) -> float:
     """Of log δ̂ around log δ: of the sample, of what the solver left, and of the way that the loss is no quadratic."""
     sample = 1.2 if method == SECANTS else 0.1 if whole else 0.65
@@ -68,18 +84,23 @@ def spread(method: str, whole: bool, left: float, gap: float) -> float:
 def idle(rows: Sequence[Row], rounding: float) -> bool:
     """Whether the last passes have not halved the best gap before them, or a step was cut again and again.
 
-    Gaps near `rounding` are given up soon, larger ones late: secants alone may take several passes for a half.
+    Gaps near `rounding` are given up soon, larger ones late, and only where the loss has not fallen by more than that: secants
+    alone may take many passes for a half.
     """
-    gaps = [r["gap"] for r in rows if r["phase"] == "newton" and not r["cut"]]
+    steps = made(rows)
+    gaps = [r["gap"] for r in steps]
     if len(rows) >= CUTS and all(r["cut"] for r in rows[-CUTS:]):
         return True
     patience = IDLE if min(gaps, default=1.0) <= rounding else LATE
-    return len(gaps) > patience and min(gaps[-patience:]) > 0.5 * min(gaps[:-patience])
+    if len(gaps) <= patience or min(gaps[-patience:]) <= 0.5 * min(gaps[:-patience]):
+        return False
+    start, before, now = (steps[i]["loss"] for i in (0, -patience - 1, -1))
+    return patience == IDLE or before - now <= rounding * (start - now)
 
 
 def slow(rows: Sequence[Row]) -> bool:
     """Whether two passes in a row, with the same pool, have left more than a third of the gap each."""
-    last = [r for r in rows if r["phase"] == "newton" and not r["cut"]][-3:]
+    last = made(rows)[-3:]
     if len(last) < 3 or len({r["pool"] for r in last}) > 1 or last[0]["gap"] > FAR:
         return False
     return all(b["gap"] > SLOW * a["gap"] for a, b in pairwise(last))

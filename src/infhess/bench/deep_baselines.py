@@ -104,7 +104,7 @@ class Hutchinson(Training):
         with sdpa_kernel(SDPBackend.MATH) if due else nullcontext():  # fused attention has no second derivatives
             gradients = torch.autograd.grad(self.loss(batch), trained, create_graph=due)
         for p, g in zip(trained, gradients):
-            p.grad = g
+            p.grad = g + 0 * p if due and not g.requires_grad else g  # linear in p, as of a bias under absolute values
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.products += due

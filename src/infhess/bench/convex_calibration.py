@@ -28,6 +28,8 @@ SIZES = {
     "sarcos-map": (2000, 20_000),
 }  # fmt: skip
 L2, SHARES = (1e-6, 1e-4, 1e-2), (1, 2, 4)
+# The same with memory for a part of the points alone, fewer than two per weight: L-BFGS around P.
+MEMORY, KEPT, KEPT_OF, KEPT_PASSES = "memory for", 8, ("digits", "mnist-3v5", "sarcos-nat", "sarcos-map"), 200
 # Generated data, beside them.
 TALL, TALL_N, TALL_L2, TALL_SHARES, TALL_SEEDS = "tall", 100_000, (1e-6, 1e-5, 1e-4, 1e-3, 1e-2), (1, 4, 16), 3
 QUICK = ("digits", "breast-cancer")
@@ -87,6 +89,8 @@ def jobs(quick: bool = False) -> Iterator[Job]:
         yield Job(Row(EXPERIMENT, case.title, EXACT, case.seed), ends_rows, (case,))
         for share, batch in product(shares, batches):
             yield Job(Row(EXPERIMENT, case.title, f"pool 1/{share}", case.seed, batch), passes, (case, share))
+        if case.problem in KEPT_OF and case.n <= 4000 and not quick:
+            yield Job(Row(EXPERIMENT, case.title, f"{MEMORY} 1/{KEPT}", case.seed, BATCHES[1]), little_memory, (case,))
 
 
 def ends_rows(template: Row, case: Case) -> list[Row]:
@@ -97,13 +101,29 @@ def ends_rows(template: Row, case: Case) -> list[Row]:
 
 
 def passes(template: Row, case: Case, share: int) -> list[Row]:
-    """A row for each pass that has a gap: the loss over all the data there, and as the metric its bound at 95 %."""
+    """With a pool of a part of the points."""
+    run = begun(template, case, PASSES, GIB)
+    run.pool = case.n // share
+    return rows_of(run, template)
+
+
+def little_memory(template: Row, case: Case) -> list[Row]:
+    """With a part of the points in memory."""
+    x = calibrated_problem(case).data[0]
+    return rows_of(begun(template, case, KEPT_PASSES, 4 * (x.element_size() * x.numel()) / KEPT), template)
+
+
+def begun(template: Row, case: Case, most: int, memory: float) -> Run:
+    """A run that has read nothing yet."""
     p = calibrated_problem(case)
     model, (x, y), started = p.model(), p.data, time.perf_counter()
     order = torch.randperm(case.n, generator=torch.Generator().manual_seed(template.seed))
     batches = [(x[i], y[i]) for i in torch.split(order, template.batch_size)]
-    run = Run(p.loss(model), model.parameters(), batches, TARGET, PASSES, GIB, None, started)
-    run.pool = case.n // share
+    return Run(p.loss(model), model.parameters(), batches, TARGET, most, memory, None, started)
+
+
+def rows_of(run: Run, template: Row) -> list[Row]:
+    """A row for each pass that has a gap: the loss over all the data there, and as the metric its bound at 95 %."""
     rows = [row for row in run.passes() if row["gap"] == row["gap"] and not row["cut"]]
     return [
         replace(template, data_points=r["data_points"], products=r["products"], seconds=r["seconds"], loss=r["loss"],
@@ -128,7 +148,8 @@ def measured(rows: Sequence[Row]) -> list[Measured]:
     for r in rows:
         if r.method not in (EXACT, START):
             best, start = ends[r.problem, r.seed, EXACT], ends[r.problem, r.seed, START]
-            found.append(Measured(r.problem.split(",")[0], r.key, (r.loss - best) / (start - best), r.metric))
+            name = r.problem.split(",")[0] + (", little memory" if r.method.startswith(MEMORY) else "")
+            found.append(Measured(name, r.key, (r.loss - best) / (start - best), r.metric))
     return found
 
 

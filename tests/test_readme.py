@@ -23,10 +23,8 @@ def found(pattern):
 
 
 def text_of(document):
-    """All but whole scripts, which tests/test_examples.py runs one by one, and formulas."""
-    text = document.read_text(encoding="utf-8")
-    text = re.sub(r"``` \{\.python [^}]*\}\n--8<-- \"examples/\S+\.py\"\n```\n", "", text)
-    return re.sub(r"```math\n.*?\n```\n", "", text, flags=re.S)
+    """All but formulas; tests/test_examples.py runs the scripts that stand indented under their titles."""
+    return re.sub(r"```math\n.*?\n```\n", "", document.read_text(encoding="utf-8"), flags=re.S)
 
 
 def code_of(document):

@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess._checks import as_vectors, count, generator_on
-from infhess._distributed import all_reduce_sum, mean_over_processes, rank, world_size
+from infhess._checks import as_vectors, count
+from infhess._distributed import mean_over_processes, world_size
 from infhess._precision import full_precision
-from infhess.curvature.batches import Batch, Stream, size_of
-from infhess.curvature.draws import Draw, Sums
-from infhess.curvature.flat import Flat, Params
+from infhess.curvature.batch_products import BatchProducts
+from infhess.curvature.batches import Batch
+from infhess.curvature.draws import Draw, Drawn, Question, Sums
+from infhess.curvature.flat import Params
 from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
-from infhess.curvature.pooled import PooledLocal, failed_somewhere
+from infhess.curvature.mapped import Mapped
+from infhess.curvature.pooled import PooledLocal
 from infhess.curvature.reading import FreshData
 from infhess.curvature.slices import slice_gradients
-from infhess.curvature.source import Source
-from infhess.curvature.untouched import Watch, twice_differentiable
+from infhess.curvature.untouched import twice_differentiable
 
 Loss = Callable[..., Tensor]
-# Looking at modules takes as long as a small net's forward pass: one batch that left nothing behind stands for so many more.
-UNSEEN = 31
 
 
-class Question(NamedTuple):
-    """A vector to multiply, made when its turn comes, and what is taken of the product: so many numbers."""
-
-    vector: Callable[[], Tensor]
-    take: Callable[[Tensor], Tensor]
-    width: int
-
-
-class BatchSource(Source):
+class BatchSource(BatchProducts):
     """Products and gradients at the present parameters, each call on the next mini-batch.
 
     Nothing but the result is left behind: parameters, `.grad`, buffers, training mode and the random state are as before.
@@ -54,74 +46,11 @@ class BatchSource(Source):
 
     """
 
-    pooled = True
-
-    def __init__(
-        self, params: Params, batches: Iterable[Batch], split: bool, generator: torch.Generator | None
-    ) -> None:
-        generator_on(generator)
-        if not isinstance(split, bool):
-            raise TypeError(f"split: expected True or False, got {split!r}")
-        self.flat, self.split = Flat(params), split
-        self.stream = Stream(batches, self._own_points, self._sum)
-        self.size, self.like = self.flat.size, self.flat.like
-        self._generator = generator or torch.Generator().manual_seed(0)
-        self.watch = Watch()  # what was seen of the loss so far
-        self.product_points = 0  # data points that products were taken with, counted each time
-        self._plain = 0  # batches to come for which nobody looks whether they leave anything behind
-
-    @abstractmethod
-    def at(self, batch: Batch, seed: int) -> Local:
-        """The curvature of one batch."""
+    mapped: Mapped | None = None  # several batches in one pass
 
     @abstractmethod
     def fresh(self, batches: Iterable[Batch]) -> BatchSource:
         """The same matrix from other data, with counts of its own."""
-
-    @property
-    def _in_several(self) -> bool:
-        """Whether this source and those of other processes are one."""
-        return self.pooled and world_size() > 1
-
-    def _sum(self, value: float) -> float:
-        """Over the processes that estimate together."""
-        return all_reduce_sum([value], self.flat.device)[0] if self._in_several else value
-
-    def draw(self) -> Batch:
-        """The next batch, counted; in several processes, the next one of each."""
-        batch: Batch = None
-        failure: Exception | None = None
-        try:
-            batch = self.stream.next()
-        except ValueError as error:
-            failure = error
-        if self._in_several:
-            failure = failed_somewhere(failure, self.flat.device)
-        if failure is not None:
-            raise failure
-        self.data_points += self.points_of(batch)
-        return batch
-
-    def points_of(self, batch: Batch) -> int:
-        """The data points of a batch; in several processes, of those of all of them."""
-        return round(self._sum(self._own_points(batch)))
-
-    def _own_points(self, batch: Batch) -> int:
-        return self._points or size_of(batch)
-
-    @full_precision
-    def local(self, batch: Batch, seed: int | None = None) -> Local:
-        """The curvature of one batch, with a seed of its own for its dropout."""
-        seed = self.seed() if seed is None else seed
-        if self._in_several:
-            return PooledLocal(self.at(batch, seed + rank()), self._own_points(batch))
-        local = self.at(batch, seed)
-        local.points = self.points_of(batch)
-        return local
-
-    def seed(self) -> int:
-        """For the dropout of a batch."""
-        return int(torch.randint(2**62, (), generator=self._generator))
 
     @full_precision
     def matvec(self, s: Any) -> Tensor:
@@ -156,42 +85,6 @@ class BatchSource(Source):
         return v
 
     @full_precision
-    def product(self, local: Local, s: Tensor) -> Tensor:
-        """A product with the matrix of one batch, counted."""
-        y = local.product(s)
-        self._count(local, 1)
-        return y
-
-    @full_precision
-    def products_of(self, local: Local, vectors: Sequence[Tensor]) -> list[Tensor]:
-        """A product with the matrix of one batch, parameter by parameter, counted."""
-        found = local.along(vectors)
-        self._count(local, 1)
-        return found
-
-    @full_precision
-    def block(self, local: Local, S: Tensor) -> Tensor:
-        """Products with the matrix of one batch and each column of S, counted."""
-        Y = local.block(S)
-        self._count(local, S.shape[1])
-        return Y
-
-    def _count(self, local: Local, products: int) -> None:
-        self.count_products(products, local.points)
-        self.note(local.watch)
-        self._plain = UNSEEN if local.plain else self._plain
-
-    def note(self, seen: Watch) -> None:
-        """What was seen of the loss once holds from then on."""
-        self.watch.random |= seen.random
-        self.watch.batch_statistics |= seen.batch_statistics
-
-    def count_products(self, products: int, points: int) -> None:
-        """Note down products with so many points each."""
-        self.products += products
-        self.product_points += products * points
-
-    @full_precision
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
     ) -> Draw:
@@ -218,13 +111,38 @@ class BatchSource(Source):
         )
         sums = Sums(self.like, chunks, [q.width for q in questions])
         with twice_differentiable(self.flat.live):
-            for c, batch in reading.chunks(chunks, cut):
-                local = self.local(batch)
-                sums.add(c, local.points, (q.take(self.product(local, q.vector())) for q in questions))
+            for group in self._groups(reading.chunks(chunks, cut), chunks):
+                for c, points_of_it, products in self._answered(group, questions):
+                    sums.add(c, points_of_it, (q.take(y) for q, y in zip(questions, products)))
                 if cut and self.watch.batch_statistics:
                     return self.fresh_answers(questions, points, chunks, batches)
         self.stream.warn_of_order(reading.read)
         return sums.draws(1.0 if self.watch.random else reading.unread)
+
+    def _groups(self, pieces: Iterator[tuple[int, Batch]], most: int) -> Iterator[list[Drawn]]:
+        """Batches that are multiplied in one pass, with seeds of their own: one, or several of a loss that can be mapped."""
+        while group := [Drawn(c, b, self.seed()) for c, b in islice(pieces, most if self._maps else 1)]:
+            yield group
+
+    @property
+    def _maps(self) -> bool:
+        seen = self.watch
+        plain = self.products > 0 and not (seen.random or seen.batch_statistics or self._in_several)
+        return plain and self.mapped is not None and self.mapped.possible
+
+    def _answered(self, group: list[Drawn], questions: list[Question]) -> Iterator[tuple[int, int, Iterable[Tensor]]]:
+        """The chunk of each batch, its points, and the products that the questions ask for."""
+        found = None
+        if len(group) > 1 and self.mapped is not None:
+            found = self.mapped.products([p.batch for p in group], group[0].seed, [q.vector() for q in questions])
+        for i, piece in enumerate(group):
+            if found is not None:
+                points = self.points_of(piece.batch)
+                self.count_products(len(questions), points)
+                yield piece.chunk, points, found[i]
+            else:
+                local = self.local(piece.batch, piece.seed)
+                yield piece.chunk, local.points, (self.product(local, q.vector()) for q in questions)
 
 
 class Hessian(BatchSource):
@@ -266,6 +184,7 @@ class Hessian(BatchSource):
         super().__init__(params, batches, split, generator)
         self.loss, self.kind, self._points = loss, products, 0 if points is None else count(points, "points")
         self.split = split and points is None
+        self.mapped = Mapped(loss, self.flat) if products == "exact" else None
 
     def at(self, batch: Batch, seed: int) -> Local:
         """The Hessian of one batch."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from infhess.curvature.batches import Batch
 
 
 class Draw(NamedTuple):
@@ -24,6 +26,22 @@ class Draw(NamedTuple):
     def noise_is_known(self) -> bool:
         """Whether the chunks show their noise: there are two at the least, or there is none since all data was read."""
         return len(self.weights) > 1 or self.unread == 0
+
+
+class Question(NamedTuple):
+    """A vector to multiply, made when its turn comes, and what is taken of the product: so many numbers."""
+
+    vector: Callable[[], Tensor]
+    take: Callable[[Tensor], Tensor]
+    width: int
+
+
+class Drawn(NamedTuple):
+    """A batch, the chunk that it belongs to, and the seed of its dropout."""
+
+    chunk: int
+    batch: Batch
+    seed: int
 
 
 class Sums:

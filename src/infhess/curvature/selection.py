@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from infhess.curvature.batch_source import BatchSource, Question
-from infhess.curvature.draws import Draw
+from infhess.curvature.batch_source import BatchSource
+from infhess.curvature.draws import Draw, Question
 from infhess.curvature.source import Source
 
 Ranges = list[tuple[int, int]]

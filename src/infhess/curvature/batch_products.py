@@ -1,0 +1,127 @@
+"""Batches drawn one after the other, and products with their matrices: both are counted."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from infhess._checks import generator_on
+from infhess._distributed import all_reduce_sum, rank, world_size
+from infhess._precision import full_precision
+from infhess.curvature.batches import Batch, Stream, size_of
+from infhess.curvature.flat import Flat, Params
+from infhess.curvature.local import Local
+from infhess.curvature.pooled import PooledLocal, failed_somewhere
+from infhess.curvature.source import Source
+from infhess.curvature.untouched import Watch
+
+# Looking at modules takes as long as a small net's forward pass: one batch that left nothing behind stands for so many more.
+UNSEEN = 31
+
+
+class BatchProducts(Source):
+    """What a source of mini-batches has drawn and multiplied so far, and what it has seen of the loss."""
+
+    pooled = True
+
+    def __init__(
+        self, params: Params, batches: Iterable[Batch], split: bool, generator: torch.Generator | None
+    ) -> None:
+        generator_on(generator)
+        if not isinstance(split, bool):
+            raise TypeError(f"split: expected True or False, got {split!r}")
+        self.flat, self.split = Flat(params), split
+        self.stream = Stream(batches, self._own_points, self._sum)
+        self.size, self.like = self.flat.size, self.flat.like
+        self._generator = generator or torch.Generator().manual_seed(0)
+        self.watch = Watch()  # what was seen of the loss so far
+        self.product_points = 0  # data points that products were taken with, counted each time
+        self._plain = 0  # batches to come for which nobody looks whether they leave anything behind
+
+    @abstractmethod
+    def at(self, batch: Batch, seed: int) -> Local:
+        """The curvature of one batch."""
+
+    @property
+    def _in_several(self) -> bool:
+        """Whether this source and those of other processes are one."""
+        return self.pooled and world_size() > 1
+
+    def _sum(self, value: float) -> float:
+        """Over the processes that estimate together."""
+        return all_reduce_sum([value], self.flat.device)[0] if self._in_several else value
+
+    def draw(self) -> Batch:
+        """The next batch, counted; in several processes, the next one of each."""
+        batch: Batch = None
+        failure: Exception | None = None
+        try:
+            batch = self.stream.next()
+        except ValueError as error:
+            failure = error
+        if self._in_several:
+            failure = failed_somewhere(failure, self.flat.device)
+        if failure is not None:
+            raise failure
+        self.data_points += self.points_of(batch)
+        return batch
+
+    def points_of(self, batch: Batch) -> int:
+        """The data points of a batch; in several processes, of those of all of them."""
+        return round(self._sum(self._own_points(batch)))
+
+    def _own_points(self, batch: Batch) -> int:
+        return self._points or size_of(batch)
+
+    @full_precision
+    def local(self, batch: Batch, seed: int | None = None) -> Local:
+        """The curvature of one batch, with a seed of its own for its dropout."""
+        seed = self.seed() if seed is None else seed
+        if self._in_several:
+            return PooledLocal(self.at(batch, seed + rank()), self._own_points(batch))
+        local = self.at(batch, seed)
+        local.points = self.points_of(batch)
+        return local
+
+    def seed(self) -> int:
+        """For the dropout of a batch."""
+        return int(torch.randint(2**62, (), generator=self._generator))
+
+    @full_precision
+    def product(self, local: Local, s: Tensor) -> Tensor:
+        """A product with the matrix of one batch, counted."""
+        y = local.product(s)
+        self._count(local, 1)
+        return y
+
+    @full_precision
+    def products_of(self, local: Local, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """A product with the matrix of one batch, parameter by parameter, counted."""
+        found = local.along(vectors)
+        self._count(local, 1)
+        return found
+
+    @full_precision
+    def block(self, local: Local, S: Tensor) -> Tensor:
+        """Products with the matrix of one batch and each column of S, counted."""
+        Y = local.block(S)
+        self._count(local, S.shape[1])
+        return Y
+
+    def _count(self, local: Local, products: int) -> None:
+        self.count_products(products, local.points)
+        self.note(local.watch)
+        self._plain = UNSEEN if local.plain else self._plain
+
+    def note(self, seen: Watch) -> None:
+        """What was seen of the loss once holds from then on."""
+        self.watch.random |= seen.random
+        self.watch.batch_statistics |= seen.batch_statistics
+
+    def count_products(self, products: int, points: int) -> None:
+        """Note down products with so many points each."""
+        self.products += products
+        self.product_points += products * points

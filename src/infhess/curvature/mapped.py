@@ -1,0 +1,142 @@
+"""Products of several batches of one shape in one pass: the loss is mapped over them, each with parameters of its own.
+
+A product of a small net takes longer to ask for than to compute. `torch.func.vmap` asks once for all batches.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.overrides import TorchFunctionMode
+
+from infhess.curvature.batches import Batch, mapped, size_of, tensors
+from infhess.curvature.flat import Flat
+from infhess.curvature.local import HessianLocal, scalar
+from infhess.curvature.untouched import untouched
+
+# Parameters: with more of them arithmetic takes longer than asking for it, and one batch after the other is as fast.
+MOST = 2**18
+# Numbers that operations of the forward pass put out, per batch: likewise, and all batches are in memory at once.
+OUTPUTS = 2**18
+# A batch on its own that agreed with the pass stands for so many more; products that differ by more roundings do not agree.
+UNSEEN, AGREE = 248, 1e4
+
+
+class Mapped:
+    """Products of the Hessians of several batches, or None where a batch has to be taken on its own.
+
+    A loss can be mapped if it leaves no tensor behind, draws no random numbers and reads no number: anything else fails, or
+    shows on a batch that is multiplied on its own too; that check counts as no product.
+    """
+
+    def __init__(self, loss: Callable[[Any], Tensor], flat: Flat) -> None:
+        self._loss, self._flat, self._left = loss, flat, 0
+        self.possible = flat.size <= MOST and not any(p.is_complex() for p in flat.params)
+
+    def products(self, batches: Sequence[Batch], seed: int, vectors: Sequence[Tensor]) -> Tensor | None:
+        """H_b s of each batch and each vector: (C, k, N)."""
+        if not _alike(batches):
+            return None
+        alone = None
+        if self._left < len(batches):
+            alone = _on_its_own(self._loss, batches[0], self._flat, seed, vectors[0])
+            self.possible = alone is not None
+        try:
+            found = self._one_pass(batches, seed, vectors) if self.possible else None
+        except Exception:  # a branch on data, an operation without a rule: the loss is right all the same
+            found = None
+        self.possible = found is not None and (alone is None or _agree(found[0, 0], alone))
+        self._left = UNSEEN if alone is not None else self._left - len(batches)
+        return found if self.possible else None
+
+    def _one_pass(self, batches: Sequence[Batch], seed: int, vectors: Sequence[Tensor]) -> Tensor | None:
+        live, C = self._flat.live, len(batches)
+        copies = [p.detach().expand(C, *p.shape).requires_grad_() for p in live]
+
+        def loss(own: list[Tensor], batch: Batch) -> Tensor:
+            with _Instead(live, own):
+                return self._loss(batch).reshape(())
+
+        with untouched(live, seed, stateless=True):
+            values = vmap(loss)(copies, mapped(torch.stack, list(batches), size_of(batches[0])))
+            scalar(values.sum())
+            gradients = torch.autograd.grad(values.sum(), copies, create_graph=True)
+            return torch.stack([self._product(gradients, copies, s) for s in vectors], 1)
+
+    def _product(self, gradients: Sequence[Tensor], copies: Sequence[Tensor], s: Tensor) -> Tensor:
+        along = [v.expand_as(p) for v, p in zip(self._flat.unpack(s), copies)]
+        found = torch.autograd.grad(gradients, copies, along, retain_graph=True)
+        return self._flat.pack_columns(found).mT
+
+
+class _Instead(TorchFunctionMode):
+    """Within: operations get other tensors instead of the parameters."""
+
+    def __init__(self, params: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._other = {id(p): other for p, other in zip(params, others)}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Parameters among the arguments, and in a list or tuple among them."""
+        return func(*map(self._given, args), **{name: self._given(a) for name, a in (kwargs or {}).items()})
+
+    def _given(self, a: Any) -> Any:
+        return type(a)(map(self._given, a)) if type(a) in (list, tuple) else self._other.get(id(a), a)
+
+
+class _LeftBehind(TorchFunctionMode):
+    """Notes what operations put out, to see what is still there when they are over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen, self.numbers = list[weakref.ref[Tensor]](), 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Everything as it is."""
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(value, Tensor) and not any(value is a for a in args):
+                self._seen.append(weakref.ref(value))
+                self.numbers += value.numel()
+        return result
+
+    @property
+    def any(self) -> bool:
+        """Whether somebody keeps one."""
+        return any(seen() is not None for seen in self._seen)
+
+
+def _on_its_own(loss: Callable[[Any], Tensor], batch: Batch, flat: Flat, seed: int, s: Tensor) -> Tensor | None:
+    """H_b s of one batch; None for a loss that is random, large, has state or leaves something behind."""
+    left = _LeftBehind()
+
+    def watched(b: Batch) -> Tensor:
+        with left:
+            return loss(b)
+
+    local = HessianLocal(watched, batch, flat, seed)
+    y, plain = local.product(s), local.plain
+    del local
+    return y if plain and left.numbers <= OUTPUTS and not left.any else None
+
+
+def _alike(batches: Sequence[Batch]) -> bool:
+    """Whether there are several batches, of tensors alone and of one shape."""
+    shapes = [[(t.shape, t.dtype, t.device) for t in tensors(batch)] for batch in batches]
+    return len(batches) > 1 and all(map(_is_nest, batches)) and all(s == shapes[0] for s in shapes)
+
+
+def _is_nest(batch: Batch) -> bool:
+    if type(batch) is dict:
+        return all(map(_is_nest, batch.values()))
+    return all(map(_is_nest, batch)) if type(batch) in (list, tuple) else type(batch) is Tensor
+
+
+def _agree(y: Tensor, alone: Tensor) -> bool:
+    eps = torch.finfo(y.dtype).eps
+    return bool(torch.linalg.vector_norm(y - alone) <= AGREE * eps * torch.linalg.vector_norm(alone))

@@ -68,7 +68,7 @@ def test_each_is_a_short_line_and_pickles(name):
     assert repr(pickle.loads(pickle.dumps(result))) == repr(result)
 
 
-@pytest.mark.parametrize("name", ["spectrum", "along", "largest", "trace", "report", "rate"])
+@pytest.mark.parametrize("name", ["spectrum", "along", "largest", "trace", "report", "rate", "posterior"])
 def test_tables_and_numbers(name):
     result = shown()[name]
     text = result._repr_html_()
@@ -77,7 +77,7 @@ def test_tables_and_numbers(name):
     json.dumps(result.as_dict())
 
 
-@pytest.mark.parametrize("name", ["spectrum", "along", "report", "rate", "posterior"])
+@pytest.mark.parametrize("name", ["spectrum", "along", "largest", "trace", "report", "rate", "posterior"])
 def test_pictures(name):
     result = shown()[name]
     ax = result.plot()
@@ -137,6 +137,54 @@ def test_what_is_missing_is_named(call, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ModuleNotFoundError, match=f"needs {package}; install it with: pip install"):
         getattr(found, call)()
+
+
+def test_one_estimate_is_one_row():
+    for found in estimates():
+        (row,) = found.to_pandas().to_dict("records")
+        assert (row["low"], row["high"]) == found.interval()
+        assert (row["value"], row["std"]) == (found.value, found.std)
+
+
+def layers():
+    w = {name: torch.full((3,), 0.5, requires_grad=True) for name in ("first.weight", "first.bias", "second.weight")}
+    loss = lambda x: ((x * w["first.weight"] + w["first.bias"]).sin() @ w["second.weight"] ** 2).square().mean()  # noqa: E731
+    return Hessian(loss, w, randn(64, 3, dtype=torch.float32).split(8))
+
+
+@pytest.mark.parametrize(
+    ("call", "rows"),
+    [(trace, ["first", "second"]), (lambda s, by: spectrum(s, 2, by=by), ["first"] * 2 + ["second"] * 2)],
+)
+def test_layers_are_a_dict_with_a_table_and_a_picture(call, rows):
+    found = call(layers(), by="layer")
+    assert isinstance(found, dict)
+    frame, ax = found.to_pandas(), found.plot()
+    assert frame["layer"].tolist() == rows
+    assert frame["value"].tolist() == [v for part in found.values() for v in part.to_pandas()["value"]]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["first", "second"]
+    assert list(ax.containers[0].lines[0].get_xdata()) == [1 + (name == "second") for name in rows]
+    assert found._repr_html_().count("<tr>") == 1 + len(rows)
+    assert json.loads(json.dumps(found.as_dict()))["second"] == found["second"].as_dict()
+    again = pickle.loads(pickle.dumps(found))
+    assert repr(again) == repr(found)
+    assert repr(found).startswith("Layers(first: ")
+
+
+def test_a_posterior_gives_the_eigenvalues_of_its_mean():
+    found = posterior()
+    values, _, std = found.eigh(4)
+    frame, held = found.to_pandas(k=4), found.as_dict()
+    close(torch.tensor(frame["value"]), values, 0.0)
+    close(torch.tensor(frame["high"] - frame["low"]), 2 * 1.96 * std, 1e-9)
+    assert (held["shape"], held["observations"], len(held["value"])) == ([6, 6], 3, 6)
+
+
+def test_a_posterior_that_is_not_square_gives_singular_values():
+    found = condition(Isotropic(0.0, 1.0, 0.1), randn(4, 3), randn(6, 3, seed=1))
+    close(torch.tensor(found.to_pandas(k=2)["value"]), found.svd(2).values, 0.0)
+    assert "singular value" in found._repr_html_()
+    assert found.plot().get_xlabel() == "singular value number"
 
 
 def distribution():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ class GivesPosterior(Protocol):
         """The posterior."""
 
 
-class Posterior(ABC):
+class Posterior(_draw.Rows):
     """p(B | Y, S): an operator `mean`, the variance of any uᵀBv, samples, the evidence, eigenpairs with error bars.
 
     A value: `extend` gives a new posterior and leaves this one as it is.
@@ -121,17 +121,33 @@ class Posterior(ABC):
         return self.mean.svd(k)
 
     @full_precision
+    def _columns(self, k: int = 10) -> dict[str, list[Any]]:
+        """The k largest eigenvalues of the mean; its singular values where B is not square, which have no interval."""
+        k, (N, M) = count(k, "k"), self.shape
+        if N != M:
+            values = self.svd(min(k, N, M)).values
+            return {"singular value": list(range(1, len(values) + 1)), "value": values.tolist()}
+        values, _, std = self.eigh(min(k, N))
+        std = torch.as_tensor(std)
+        columns = {"value": values, "std": std, "low": values - 1.96 * std, "high": values + 1.96 * std}
+        return {"eigenvalue": list(range(1, len(values) + 1))} | {name: c.tolist() for name, c in columns.items()}
+
+    def as_dict(self, *, k: int = 10) -> dict[str, Any]:
+        """Plain numbers and lists: the k largest eigenvalues of the mean, with 95 % of the posterior."""
+        about = {"shape": list(self.shape), "observations": len(self), "prior": str(self.prior)}
+        return {**self._columns(k), **about}
+
+    def to_pandas(self, *, k: int = 10) -> Any:
+        """A DataFrame of the k largest eigenvalues of the mean, with 95 % of the posterior; needs pandas."""
+        return _draw.frame(self._columns(k))
+
     def plot(self, ax: Any = None, *, k: int = 10) -> Any:
         """The k largest eigenvalues of the mean, with the 95 % of the posterior for the curvature along their vectors.
 
         Needs matplotlib; returns the axes.
         """
-        pairs = self.eigh(min(count(k, "k"), *self.shape))
-        values, half = pairs.values.tolist(), (1.96 * torch.as_tensor(pairs.std)).tolist()
-        low, high = ([v + sign * h for v, h in zip(values, half)] for sign in (-1, 1))
-        ax = _draw.bars(_draw.axes(ax), values, low, high, "95 % of the posterior")
-        ax.set(xlabel="eigenvalue number", ylabel="curvature")
-        return ax
+        label = "95 % of the posterior" if self.shape[0] == self.shape[1] else "mean"
+        return _draw.picture(self._columns(k), ax, label)
 
     def save(self, path: Any) -> None:
         """Write prior and observations to a file in the safetensors format (no pickle); `infhess.load` reads it."""

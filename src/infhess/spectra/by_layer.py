@@ -13,6 +13,7 @@ from infhess._random import normal
 from infhess.curvature import BatchSource, as_source
 from infhess.curvature.selection import Layer, layers_of
 from infhess.spectra.estimate import by_layer
+from infhess.spectra.faces import Layers
 from infhess.spectra.held import CHUNKS
 from infhess.spectra.krylov import Krylov
 from infhess.spectra.ritz import ritz
@@ -24,15 +25,13 @@ from infhess.spectra.spectrum import spectrum as of_whole
 @overload
 def spectrum(source: Any, k: int = 10, rtol: float | None = None, *, by: None = None, **options: Any) -> Spectrum: ...
 @overload
-def spectrum(
-    source: Any, k: int = 10, rtol: float | None = None, *, by: str, **options: Any
-) -> dict[str, Spectrum]: ...
+def spectrum(source: Any, k: int = 10, rtol: float | None = None, *, by: str, **options: Any) -> Layers[Spectrum]: ...
 
 
 @full_precision
 def spectrum(
     source: Any, k: int = 10, rtol: float | None = None, *, by: str | None = None, **options: Any
-) -> Spectrum | dict[str, Spectrum]:
+) -> Spectrum | Layers[Spectrum]:
     """The k largest eigenvalues of the full-data matrix behind a source, with error bars.
 
     Args:
@@ -64,7 +63,7 @@ def spectrum(
     source = as_source(source)
     layers = {name: Layer(source, ranges) for name, ranges in layers_of(source).items()}
     if rtol is not None:
-        return {name: of_whole(layer, min(k, layer.size), rtol, **options) for name, layer in layers.items()}
+        return Layers({name: of_whole(layer, min(k, layer.size), rtol, **options) for name, layer in layers.items()})
     return _one_pass(source, layers, count(k, "k"), **options)
 
 
@@ -72,7 +71,7 @@ _inner = inspect.signature(spectrum_rounds)
 _by = inspect.Parameter("by", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
 _all = list(_inner.parameters.values())
 spectrum.__signature__ = _inner.replace(  # type: ignore[attr-defined]
-    parameters=[*_all[:3], _by, *_all[3:]], return_annotation="Spectrum | dict[str, Spectrum]"
+    parameters=[*_all[:3], _by, *_all[3:]], return_annotation="Spectrum | Layers[Spectrum]"
 )
 
 
@@ -86,7 +85,7 @@ def _one_pass(
     budget: int | None = None,
     memory: int | None = None,
     generator: torch.Generator | None = None,
-) -> dict[str, Spectrum]:
+) -> Layers[Spectrum]:
     """Directions of all layers side by side: each step reads its data once, and builds a batch's graph once."""
     generator_on(generator)
     del budget  # for further rounds, of which there are none
@@ -104,7 +103,7 @@ def _one_pass(
     while live:
         live = [name for name in _step(source, layers, {name: found[name] for name in live}, data)
                 if len(found[name]) < least[name] or not ritz(found[name]).converged(min(k, layers[name].size))]  # fmt: skip
-    return {name: _spectrum(krylov, plans[name].k, cost, layers[name]) for name, krylov in found.items()}
+    return Layers({name: _spectrum(krylov, plans[name].k, cost, layers[name]) for name, krylov in found.items()})
 
 
 def _step(source: BatchSource, layers: dict[str, Layer], live: dict[str, Krylov], data: tuple[int, int]) -> list[str]:

@@ -17,12 +17,13 @@ from infhess._random import signs
 from infhess.curvature import BatchSource, Source, as_source
 from infhess.curvature.selection import Ranges, layers_of
 from infhess.spectra.deflated import deflated_products, fits
+from infhess.spectra.faces import Layers
 from infhess.spectra.rounds import NOT_FINITE
 from infhess.spectra.student import probability, skewed_mean
 
 
 @dataclass(frozen=True, repr=False)
-class Estimate:
+class Estimate(_draw.Rows):
     """A value, its standard error, intervals, and what it cost. It pickles: its bounds are functions of numbers alone.
 
     >>> import torch, infhess
@@ -42,9 +43,9 @@ class Estimate:
         cost = f"{self.products} products, {self.data_points} data points"
         return f"Estimate({self.value:.4g} ± {self.std:.2g}; {cost})"
 
-    def _repr_html_(self) -> str:
-        columns = self.as_dict()
-        return _draw.table(repr(self), list(columns), [[f"{v:.4g}" for v in columns.values()]])
+    def _columns(self) -> dict[str, list[Any]]:
+        numbers = self.as_dict()
+        return {name: [numbers[name]] for name in ("value", "std", "low", "high")}
 
     def as_dict(self) -> dict[str, float]:
         """Plain numbers, with the 95 % interval."""
@@ -87,13 +88,13 @@ def trace(
 @overload
 def trace(
     source: Any, *, by: str, probes: int = 36, sketch: int = 10, generator: torch.Generator | None = None
-) -> dict[str, Estimate]: ...
+) -> Layers[Estimate]: ...
 
 
 @full_precision
 def trace(
     source: Any, *, by: str | None = None, probes: int = 36, sketch: int = 10, generator: torch.Generator | None = None
-) -> Estimate | dict[str, Estimate]:
+) -> Estimate | Layers[Estimate]:
     """The trace, from products with random signs z, and with a sketch of the top of the spectrum where there are batches.
 
     Args:
@@ -123,7 +124,7 @@ def trace(
     if layers is None:
         return sample_estimate(torch.stack([form.sum() for form in forms]), *cost)
     parts = {name: torch.stack([_over(form, ranges) for form in forms]) for name, ranges in layers.items()}
-    return {name: sample_estimate(x, *cost) for name, x in parts.items()}
+    return Layers({name: sample_estimate(x, *cost) for name, x in parts.items()})
 
 
 def _over(form: Tensor, ranges: Ranges) -> Tensor:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from itertools import islice
-from typing import Any
+from abc import abstractmethod
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from infhess import _draw
 
 LEVEL = 0.95
-ROWS = 100  # of a table in a notebook
+SHOWN = 3  # values or layers in a line
 
 
-class ValuesFace(ABC):
+class ValuesFace(_draw.Rows):
     """For values with standard errors and intervals, numbered in their order."""
 
     what = "eigenvalue"  # what is numbered
@@ -40,31 +39,40 @@ class ValuesFace(ABC):
         cost = {"products": self.products, "data_points": self.data_points}
         return {"values": self.values.tolist(), "std": self.std.tolist(), **bounds, **cost}
 
-    def to_pandas(self) -> Any:
-        """A DataFrame with one row a value, and its 95 % interval; needs pandas."""
-        return _draw.frame(self._columns())
+    def __repr__(self) -> str:
+        shown = [f"{v:.4g} ± {s:.2g}" for v, s in zip(self.values.tolist()[:SHOWN], self.std.tolist())]
+        cost = f"{self.products} products, {self.data_points} data points"
+        return f"{type(self).__name__}({_and_more(shown, len(self.values))}; {cost})"
 
-    def plot(self, ax: Any = None) -> Any:
-        """The values with their 95 % intervals; needs matplotlib. Returns the axes."""
-        ax, columns = _draw.axes(ax), self._columns()
-        _draw.bars(ax, columns["value"], columns["low"], columns["high"], "95 % interval")
-        ax.set(xlabel=f"{self.what} number", ylabel="curvature")
-        return ax
 
-    def _repr_html_(self) -> str:
-        columns = self._columns()
-        rows = [[_cell(v) for v in row] for row in islice(zip(*columns.values()), ROWS)]
-        return _draw.table(self._summary(), list(columns), rows)
+Part = TypeVar("Part", bound=_draw.Rows)
+
+
+class Layers(dict[str, Part], _draw.Rows):
+    """Results by the name of their layer: a dict, with a table and a picture of all layers.
+
+    >>> import torch, infhess
+    >>> w = {"a.weight": torch.zeros(1, requires_grad=True), "b.weight": torch.zeros(1, requires_grad=True)}
+    >>> source = infhess.Hessian(lambda x: ((2 * w["a.weight"] + w["b.weight"]) * x).square().mean(), w, [torch.ones(4)])
+    >>> found = infhess.spectrum(source, 1, by="layer")  # `found.plot()` shows both
+    >>> {name: round(part["values"][0], 3) for name, part in found.as_dict().items()}
+    {'a': 8.0, 'b': 2.0}
+    """
+
+    def _columns(self) -> dict[str, list[Any]]:
+        parts = {name: part._columns() for name, part in self.items()}
+        columns = list(dict.fromkeys(column for part in parts.values() for column in part))
+        names = [name for name, part in parts.items() for _ in part["value"]]
+        return {"layer": names} | {c: [v for part in parts.values() for v in part[c]] for c in columns}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists of each layer, with 95 % intervals: for a script, for JSON."""
+        return {name: part.as_dict() for name, part in self.items()}  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
-        return self._summary()
-
-    def _summary(self) -> str:
-        shown = [f"{v:.4g} ± {s:.2g}" for v, s in zip(self.values.tolist()[:3], self.std.tolist())]
-        more = len(self.values) - len(shown)
-        line = ", ".join(shown) + (f", and {more} more" if more else "")
-        return f"{type(self).__name__}({line}; {self.products} products, {self.data_points} data points)"
+        shown = [f"{name}: {part!r}" for name, part in list(self.items())[:SHOWN]]
+        return f"Layers({_and_more(shown, len(self))})"
 
 
-def _cell(v: Any) -> str:
-    return f"{v:.4g}" if isinstance(v, float) else "yes" if v is True else "no" if v is False else str(v)
+def _and_more(shown: list[str], of: int) -> str:
+    return ", ".join(shown) + (f", and {of - len(shown)} more" if of > len(shown) else "")

@@ -17,7 +17,10 @@ PAGES = (
 )  # fmt: skip
 LOOKS = [(width, dark) for width in (375, 1280) for dark in (False, True)]
 # Text is measured against the first ground below it that is not transparent; large text may be fainter (WCAG AA).
+# What is folded is opened first, and colours change at once.
 PROBE = """(async () => {
+  document.head.insertAdjacentHTML('beforeend', '<style>* { transition: none !important }</style>');
+  document.querySelectorAll('details').forEach(e => e.open = true);
   await document.fonts.ready;
   await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
   const style = getComputedStyle, rgba = c => [...c.match(/[\\d.]+/g).map(Number), 1].slice(0, 4);

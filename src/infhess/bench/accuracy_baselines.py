@@ -1,4 +1,4 @@
-"""What users would pick instead of `minimize`, each to its own end: gradients, products and seconds are noted on the way."""
+"""What users would pick instead of `minimize`, each until it stops by itself; gradients, products and seconds are recorded."""
 
 from __future__ import annotations
 
@@ -166,5 +166,5 @@ DENSE_NEWTON = ("scikit-learn newton-cholesky",)
 
 
 def solvers(problem: ConvexProblem) -> dict[str, Solver]:
-    """Everything that applies to a problem, but `minimize`."""
+    """Everything that applies to a problem, except `minimize`."""
     return GENERAL | {name: partial(scikit_learn, s) for name, s in SCIKIT.items() if applies(s, problem)}

@@ -88,7 +88,7 @@ def solved(template: Row, best: float, start: float) -> list[Row]:
 
 @lru_cache(maxsize=1)
 def warm_up() -> None:
-    """What is loaded and compiled once in a process is not timed."""
+    """Load and compile what is needed once per process, so that it is not timed."""
     from infhess.minimizing import minimize
 
     w = torch.zeros(200, 1, dtype=torch.float64, requires_grad=True)
@@ -144,7 +144,7 @@ class Axes:
         return spent, f", which {nearest} had spent at {self.curves.final(name, nearest, 0):.0e}"
 
     def others(self, name: str) -> list[str]:
-        """Every method but `minimize`."""
+        """Every method except `minimize`."""
         return self.curves.methods(name, 0)
 
 

@@ -105,7 +105,7 @@ def _observed(net: NoiseNet, opt: RateFree) -> None:
 
 
 def age(opt: RateFree, steps: int) -> None:
-    """As if so many steps had been made: intervals between refreshes, statistics and probes grow with them."""
+    """Pretend that so many steps were made: the intervals between refreshes, statistics and probes grow with the steps."""
     state = opt._rate_state
     state.steps, state.steps_at_probe, state.observed_at = (float(steps),) * 3
     for own in opt.state.values():

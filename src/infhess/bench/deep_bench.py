@@ -18,7 +18,7 @@ QUICK = ("mnist-mlp", "text-transformer")
 
 
 class Usual(NamedTuple):
-    """What a comparison runs where nothing is chosen: problems, sets of them, methods, and which of these at defaults alone."""
+    """What a comparison runs if nothing is chosen: problems, sets of them, methods, and methods at their defaults only."""
 
     problems: Sequence[str] = ()
     sets: Sequence[str] = ()
@@ -37,7 +37,7 @@ USUAL = {
 
 
 def names(only: Sequence[str] = (), sets: Sequence[str] = (), lengths: Sequence[int] = (1,)) -> list[str]:
-    """These problems, or those of these sets, or all but the slow ones; at each length."""
+    """These problems, or those of these sets, or all except the slow ones; at each length."""
     chosen = _among("problem", only, [name for problems in SETS.values() for name in problems])
     titles = _among("set", sets, SETS) or ([] if chosen else [title for title in SETS if title not in SLOW])
     chosen += [name for title in titles for name in SETS[title]]

@@ -114,7 +114,7 @@ def measured(name: str, part: str, g: torch.Generator) -> Any:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line a spectrum and part of the data; what lies outside of its band is marked."""
+    """One line per spectrum and part of the data; what lies outside its band is marked."""
     cells = {(r.problem, *r.method.split(": ")): r.metric for r in rows if r.experiment == EXPERIMENT}
     lines = [["spectrum", "read", f"covered {EACH} (93–98.5)", f"covered {ALL_AT_ONCE} (≥ 93)", WIDTH]]
     for problem, part in dict.fromkeys((p, part) for p, part, _ in cells):

@@ -37,7 +37,7 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
 
 
 def followed(template: Row, rate: float, steps: int) -> list[Row]:
-    """Full-batch gradient descent; the eigenvalue is looked at every few steps, by a tracker that reads mini-batches."""
+    """Full-batch gradient descent; a tracker that reads mini-batches estimates the eigenvalue every few steps."""
     with seeded(template.seed):
         net = paper_net(WIDTH, xavier=True)
     images, labels = cifar10()
@@ -85,7 +85,7 @@ def curves(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """For each rate: when the interval first reaches 2/η, the eigenvalue in the last third, and products an update."""
+    """For each rate: when the interval first reaches 2/η, the eigenvalue in the last third, and products per update."""
     lines = [["rate", "2/η", "first step with 2/η in the interval", "λ₁ · η/2 in the last third", "products an update"]]
     for rate, curve in curves(rows).items():
         limit = curve["limit"][0].metric
@@ -99,7 +99,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def figure(rows: Sequence[Row], path: Path) -> Path:
-    """λ₁ with its 95 % intervals over steps, and 2/η, one colour a rate; the loss below."""
+    """λ₁ with its 95 % intervals over steps, and 2/η, one colour per rate; the loss below."""
     fig, (above, below) = plots.figure(7.0, 5.4, nrows=2, sharex=True, height_ratios=(2, 1))
     for (rate, curve), colour in zip(curves(rows).items(), COLOURS):
         steps = [r.data_points // IMAGES for r in curve["value"]]

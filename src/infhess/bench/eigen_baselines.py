@@ -1,4 +1,4 @@
-"""The top of a spectrum as users of other tools get it: all of them from one mini-batch, or from a pooled one."""
+"""The top of a spectrum with other tools: all of them from one mini-batch, or from a pooled one."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Steps = Callable[[Products], Iterator[Any]]
 
 
 def loop_seconds(steps: Steps, size: int, seed: int) -> list[float]:
-    """Seconds of each iteration, those inside the source taken off."""
+    """Seconds of each iteration, without those spent inside the source."""
     clocked, seconds = Clocked(size, seed), []
     iterator = steps(clocked.source())
     start = time.perf_counter()

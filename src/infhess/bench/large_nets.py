@@ -125,7 +125,7 @@ def run(case: Case, seed: int) -> dict[str, Any]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line a case."""
+    """One line per case."""
     found = {(r.problem, r.method): r for r in rows if r.experiment == EXPERIMENT}
     lines = [["spectrum of a transformer", "products", "seconds", "memory beside the model, GiB", "largest eigenvalue"]]
     for problem in dict.fromkeys(p for p, _ in found):

@@ -1,4 +1,4 @@
-"""The inference loop as it is timed and weighed: a source with a clock, methods, and their peak memory."""
+"""The inference loop as it is measured: a source with a clock, the methods, and their peak memory."""
 
 from __future__ import annotations
 

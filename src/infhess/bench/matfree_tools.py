@@ -1,4 +1,4 @@
-"""The same with matfree: the net is written in JAX, and everything around a product is compiled."""
+"""The same measurements with matfree: the net is written in JAX, and everything around a product is compiled."""
 
 from __future__ import annotations
 

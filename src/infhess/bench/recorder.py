@@ -17,7 +17,7 @@ ENOUGH, PASSES, SECONDS, NUMBERS = 3e-9, 500, 8.0, 3e6
 
 
 class EnoughError(Exception):
-    """A run has come to its end."""
+    """A run is accurate enough, or has used up its passes or seconds."""
 
 
 class Recorder:

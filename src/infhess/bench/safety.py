@@ -1,4 +1,4 @@
-"""Safe whatever the units, the batch, the precision, the labels and the start: many short runs of `RateFree`, none lost."""
+"""Is `RateFree` safe in any units, batch size, precision, labels and initialisation? Many short runs; none should be lost."""
 
 from __future__ import annotations
 

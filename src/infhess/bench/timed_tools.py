@@ -1,4 +1,4 @@
-"""Top eigenvalues, traces and densities of a net as users of other tools get them: from a random part of the data, or all."""
+"""Top eigenvalues, traces and densities of a net with other tools: from a random part of the data, or from all of it."""
 
 from __future__ import annotations
 

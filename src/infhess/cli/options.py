@@ -1,4 +1,4 @@
-"""Options that commands share, and how bad input ends."""
+"""Options that commands share, and what happens on bad input."""
 
 from __future__ import annotations
 

@@ -176,6 +176,6 @@ def downloads() -> Iterator[Callable[[File], Bar | bool]]:
 
 
 def _announced(file: File) -> bool:
-    """A line in the place of a progress bar, which there is none of."""
+    """A line instead of a progress bar."""
     print(f"fetching {file.name}, {file.size / 1e6:.1f} MB …", flush=True)
     return False

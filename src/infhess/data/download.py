@@ -46,7 +46,7 @@ def get(
 
 
 def _fetch(file: File, target: Path, mirror: str | None, timeout: float, bar: Bar | None) -> None:
-    """From the first address that gives the right bytes."""
+    """Download from the first address that gives the right bytes."""
     urls = ([f"{mirror.rstrip('/')}/{file.name}"] if mirror else []) + list(file.urls)
     reasons = []
     for url in urls:

@@ -1,4 +1,4 @@
-"""The data sets: what they are, where they come from, and the checksums that make them what they are."""
+"""The data sets: what they are, where they come from, and their checksums."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PAPER, TUNED, ONLINE = "paper, rate of sgd", "paper, rate tuned", "infhess, onli
 
 @dataclass(frozen=True)
 class Size:
-    """How much of an experiment."""
+    """How much of an experiment to run."""
 
     name: str
     problems: tuple[str, ...]

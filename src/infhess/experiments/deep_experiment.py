@@ -27,7 +27,7 @@ TRAIN, TEST, RATE = "train", "test", "rate"
 
 @dataclass(frozen=True)
 class NetSize:
-    """How much of it."""
+    """How much of the experiment to run."""
 
     name: str
     width: float

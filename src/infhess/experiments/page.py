@@ -106,7 +106,7 @@ def templates(*, escape: bool) -> Environment:
 
 
 def drawn(figure: Figure) -> str:
-    """As SVG in the page's own colours; on a phone it scrolls rather than shrink until nobody can read it."""
+    """As SVG in the page's own colours; on a phone it scrolls instead of shrinking."""
     svg = figure.path.read_text(encoding="utf-8")
     size = re.search(r'<svg [^>]*?width="([\d.]+)pt"', svg)
     width = f'style="min-width: {LEGIBLE * float(size[1]):.0f}px" ' if size else ""

@@ -1,4 +1,4 @@
-"""Figures, drawn from rows alone: in panels the median of runs, in the band from the lowest to the highest of them."""
+"""Figures, drawn from rows only: panels show the median of the runs, and a band from the lowest to the highest of them."""
 
 from __future__ import annotations
 

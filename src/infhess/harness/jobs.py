@@ -1,4 +1,4 @@
-"""Jobs that fan out over processes; a finished one is on disk, and does not run again."""
+"""Jobs that run in several processes; the rows of a finished job are on disk, and it does not run again."""
 
 from __future__ import annotations
 

@@ -78,12 +78,12 @@ def _whatever(method: Method, value: float) -> Method:
 
 
 def online(value: float = 0.0) -> Method:
-    """infhess by `observe`: no rate, whatever the value."""
+    """infhess with `observe`: no learning rate, the value is ignored."""
     return partial(Online, make=lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0)))
 
 
 def updated(value: float = 0.0, rank: int | None = None) -> Method:
-    """infhess by `update`: no rate, whatever the value."""
+    """infhess with `update`: no learning rate, the value is ignored."""
     return partial(training.Updated, make=lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0), rank=rank))
 
 
@@ -130,7 +130,7 @@ def schedule_free(rate: float, base: str, run: type[Training] | None = None) -> 
 
 
 class Cosine(Training):
-    """With a rate that falls to zero over the budget, which it has to know."""
+    """A learning rate that falls to zero along a cosine over the budget, which it has to know."""
 
     def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
         super().__init__(problem, stream, make)

@@ -1,4 +1,4 @@
-"""Rows of results on disk: written as they come, never overwritten, and a run that was cut off goes on where it stopped."""
+"""Rows of results on disk: written as they come, never overwritten; an interrupted run continues where it stopped."""
 
 from __future__ import annotations
 

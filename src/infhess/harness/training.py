@@ -158,7 +158,7 @@ def curve(
 
 @dataclass
 class Clock:
-    """Seconds spent within the block: by the clock on the wall, and of the processor."""
+    """Seconds spent within the block: wall-clock time and CPU time."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -201,7 +201,7 @@ def _learning_rate(run: Run, now: Row) -> list[Row]:
 
 
 def _at_the_end(problem: NetProblem, model: nn.Module, now: Row, clock: Clock) -> list[Row]:
-    """Accuracy, where there is one, and the clock on the wall."""
+    """Accuracy, if there is one, and wall-clock seconds."""
     found = [(WALL, clock.wall, math.nan), *((ACCURACY, *both) for both in problem.accuracies(model))]
     return [replace(now, method=now.method + name, loss=rounded(x), metric=y) for name, x, y in found]
 

@@ -1,4 +1,4 @@
-"""What to step with, by predicted cost: a dense Hessian, a pool's products, or secants around P; and how much sgd before it."""
+"""Choose a method by predicted cost: a dense Hessian, products of a pool, or L-BFGS around P; and how much sgd comes first."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ SGD_STEPS = (32, 300)
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a problem: weights, points, those kept, the memory, bytes of a number, and the weights' shape if they are a matrix.
+    """A problem: its weights, points, points kept, memory, bytes per number, and the shape of weights that form a matrix.
 
-    `pool` is how many points the pool has, where that is not left to the rule.
+    `pool` sets the number of points in the pool; without it the rule decides.
     """
 
     size: int
@@ -54,13 +54,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to step with, and what each way would cost in passes over the data: a gradient of all the data is one.
+    """The chosen method, and what each method would cost, in passes over the data: a gradient of all the data is one pass.
 
     Attributes:
-        pool, held: points of the pool, and those of them that are held out for the step length.
-        rank, slices: directions of P, or where that is above zero, slices whose gradients a factored P is built from.
+        pool, held: points of the pool, and how many of them are held out for the step length.
+        rank, slices: directions of P; and, if above zero, the slices whose gradients build a factored P.
         exact: whether the dense Hessian of the whole pool is computed in each pass.
-        steps: of sgd, before the first full gradient.
+        steps: sgd steps before the first full gradient.
 
     """
 
@@ -75,7 +75,7 @@ class Plan:
 
 
 def planned(facts: Facts) -> Plan:
-    """The cheapest way of those that the memory allows for."""
+    """The cheapest method that fits into memory."""
     size, points, kept, memory = facts.size, facts.points, facts.kept, facts.memory
     pool = facts.pool or (points if points <= min(ALL, kept) else min(POOL_POINTS, kept))
     rank = max(1, min(RANK, size, pool // POINTS_A_RANK, int(memory / 8 / (size * facts.itemsize))))
@@ -89,7 +89,7 @@ def planned(facts: Facts) -> Plan:
 
 
 def ways(facts: Facts) -> list[str]:
-    """What may be stepped with."""
+    """The methods that apply."""
     small = facts.size <= LARGEST_DENSE
     newton = [DENSE, POOL] if small and 8 * facts.size**2 <= facts.memory / 8 else [POOL]
     known = facts.kept >= min(facts.points, POINTS_A_WEIGHT * facts.size)
@@ -97,7 +97,7 @@ def ways(facts: Facts) -> list[str]:
 
 
 def slices_for(matrix: tuple[int, int] | None, pool: int) -> int:
-    """Slices that both factors can be told from; none where the weights are no matrix, or the pool is too small."""
+    """How many slices both factors need; 0 if the weights do not form a matrix, or the pool is too small."""
     if matrix is None or min(matrix) < SMALLEST_FACTOR or max(matrix) > LARGEST_FACTOR:
         return 0
     least, most = SLICES
@@ -122,7 +122,7 @@ class Prices:
     double: bool
 
     def call(self, points: int) -> float:
-        """A gradient, or a product."""
+        """Cost of a gradient, or of a product."""
         return points * self.size + CALL * -(-points // CHUNK)
 
     def block(self, columns: int, points: int) -> float:
@@ -130,7 +130,7 @@ class Prices:
         return COLUMN * columns * points * self.size + CALL * (1 + columns / 16)
 
     def build(self, method: str) -> float:
-        """P, once."""
+        """Cost of building P once."""
         if method == DENSE:
             return self.block(self.size, build_points(DENSE, self.size, self.pool, self.rank))
         if self.slices and method == SECANTS:
@@ -143,21 +143,21 @@ class Prices:
         return self.double and self.pool == self.points and self.block(self.size, self.pool) < self.conjugate(DENSE)
 
     def conjugate(self, method: str) -> float:
-        """Conjugate gradients on the pool, their own operations on vectors included."""
+        """Cost of conjugate gradients on the pool, including their own vector operations."""
         products = (
             PRODUCTS[method] if method == DENSE else max(PRODUCTS[POOL], PRODUCTS_A_WEIGHT * self.size / self.rank)
         )
         return products * (self.call(self.pool) + CALL / 2)
 
     def a_pass(self, method: str) -> float:
-        """A full gradient, and the direction."""
+        """Cost of a full gradient and of the direction."""
         if method == SECANTS:
             return self.call(self.points) + 5 * CALL
         exact = method == DENSE and self.exact
         return self.call(self.points) + (self.block(self.size, self.pool) if exact else self.conjugate(method))
 
     def passes(self, method: str) -> float:
-        """To a gap of 1e-8."""
+        """Passes to a gap of 1e-8."""
         if method == SECANTS:
             return SECANT_PASSES_FACTORED if self.slices else SECANT_PASSES
         if self.pool == self.points:
@@ -165,11 +165,11 @@ class Prices:
         return max(PASSES, DIGITS / math.log(max(self.pool / self.size, LEAST)))
 
     def whole(self, method: str) -> float:
-        """All of it."""
+        """Cost of the whole run."""
         return self.passes(method) * self.a_pass(method) + self.build(method)
 
     def steps(self, method: str) -> int:
-        """Of sgd: as many as cost what they save, none where these are few."""
+        """Sgd steps: as many as save what they cost, and none if these are few."""
         least, most = SGD_STEPS
         step = SGD_CALLS * CALL + SGD_GRADIENTS * SGD_BATCH * self.size
         steps = int(min(most, SAVED * self.a_pass(method) / step))

@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients, for a direction to a tenth: with a word on curvature that is not positive."""
+"""Preconditioned conjugate gradients, for a direction to within a tenth; they report curvature that is not positive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Solved(NamedTuple):
 def conjugate_gradients(A: Apply, b: Tensor, P2: Apply, tolerance: float, most: int) -> Solved:
     """Until the last iterations brought less than `tolerance` of all of them (Hestenes & Stiefel 1952, Eq. 6:2).
 
-    What an iteration takes off the error in the norm of A is known exactly; a residual, in whatever norm, says little of it.
+    How much an iteration reduces the error in the norm of A is known exactly; a residual, in any norm, says little about it.
     Where A is flat, as far as it is not.
     """
     x, r, z = torch.zeros_like(b), b, P2(b)

@@ -30,7 +30,7 @@ def descend(
     objective: Objective, evaluate: Callable[[], Value], model: Model, start: Tensor,
     count: Callable[[int], None],
 ) -> Iterator[Pass]:  # fmt: skip
-    """w ← w + α·step for ever; a step that leads up is made shorter, at the price of a pass."""
+    """w ← w + α·step without end; a step that raises the loss is cut, which costs one more pass."""
 
     def at(w: Tensor) -> Point:
         return Point(objective.put(w), evaluate())

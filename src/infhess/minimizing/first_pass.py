@@ -1,4 +1,4 @@
-"""The pass that reads: each batch goes into the reservoir, and the first one shows what may be done with batches."""
+"""The first pass: each batch goes into the reservoir, and the first batch shows whether batches can be split and joined."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reading:
 
 
 def loader_notes(batches: Iterable[Batch]) -> list[str]:
-    """A word on points that a loader leaves out."""
+    """A note if the loader leaves points out."""
     if isinstance(batches, DataLoader) and batches.drop_last and batches.batch_size:
         return ["the loader has drop_last=True: points that it drops are not in the loss that is minimised"]
     return []

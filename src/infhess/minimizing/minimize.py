@@ -38,7 +38,7 @@ def minimize(
     checkpoint: str | Path | None = None,
     generator: torch.Generator | None = None,
 ) -> Minimum:
-    """Minimise a convex loss over finite data to a gap that is known; the parameters are left at the best point seen.
+    """Minimise a convex loss over finite data to a given gap; the parameters are left at the best point seen.
 
     The data is read once, and all of it or a sample is kept. What to step with is then chosen by predicted cost, which
     `result.notes` states: Newton directions with a dense Hessian or with products of the sample, corrected by secants, or
@@ -85,7 +85,7 @@ def minimize(
 
 
 def _drain(run: Run, told: list[Callable[[Row], Any]]) -> None:
-    """To the end, or until the user has had enough; the parameters are at the best point after it."""
+    """Run to the end, or until Ctrl-C; the parameters are then at the best point."""
     try:
         for row in run.passes():
             for tell in told:

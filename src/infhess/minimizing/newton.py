@@ -1,4 +1,4 @@
-"""Directions: Newton's of a pool, corrected by secants of the full gradient, and L-BFGS around P alone."""
+"""Directions: Newton's method on a pool, corrected by secants of the full gradient, or L-BFGS around P without a pool."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Proposal:
 
 
 class Kept:
-    """What is kept of the data, and how P is built from it.
+    """The data that is kept, and how P is built from it.
 
     Args:
         graph: bytes that the graph of a point takes.
@@ -82,7 +82,7 @@ class Kept:
 
 
 def nothing_left(here: Point) -> Proposal:
-    """Where the gradient is zero."""
+    """The proposal where the gradient is zero."""
     return Proposal(torch.zeros_like(here.w), 0.0, 0.0, 0, False)
 
 
@@ -174,13 +174,13 @@ class PoolNewton:
         return proposed(g, d, solved[0], P2.negative)
 
     def _complete(self, curvature: PoolCurvature) -> None:
-        """Take the pool's gradient here off the newest secant, which had it at the point before."""
+        """Subtract the pool's gradient here from the newest secant, which has the one of the point before added."""
         if self._gradient is not None and self._secants:
             s, change = self._secants[-1]
             self._secants[-1] = Secant(s, change - curvature.gradient)
 
     def learn(self, before: Point, after: Point) -> None:
-        """A secant of what the pool misses: the full gradient's change less the pool's own."""
+        """A secant of what the pool misses: the change of the full gradient minus that of the pool's."""
         if self._gradient is not None:  # the pool's own at the new point comes with its curvature there
             change = after.value.gradient - before.value.gradient + self._gradient
             self._secants = [*self._secants, Secant(after.w - before.w, change)][-MISSED:]
@@ -206,7 +206,7 @@ class AroundP:
         self._pairs: list[tuple[Tensor, Tensor]] = []
 
     def evaluate(self) -> None:
-        """There is no graph that could serve products."""
+        """None: there is no graph that could serve products."""
 
     def propose(self, here: Point) -> Proposal:
         """At a point where the parameters are."""
@@ -223,7 +223,7 @@ class AroundP:
         return Proposal(-d, float(here.value.gradient @ d) / 2, 1.0, 0, self._inverse.negative)
 
     def grow(self) -> bool:
-        """There is no pool that could."""
+        """Nothing to grow: there is no pool."""
         return False
 
     def learn(self, before: Point, after: Point) -> None:

@@ -9,7 +9,7 @@ from infhess.minimizing.stop_rule import Row
 
 
 class Progress:
-    """From a gap of 1 down to the target, as rich draws it."""
+    """A bar of the rich package, from a gap of 1 down to the target."""
 
     def __init__(self, target: float) -> None:
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn

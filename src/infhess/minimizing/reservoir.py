@@ -34,7 +34,7 @@ class Reservoir:
         self._parts: list[tuple[Tensor, Batch]] = []  # keys and points
 
     def add(self, batch: Batch) -> None:
-        """See one more batch."""
+        """Add one more batch."""
         n = size_of(batch)
         keys = torch.rand(n if self.cut else 1, generator=self._generator, dtype=torch.float64).expand(n)
         self._parts.append((keys, batch))
@@ -53,7 +53,7 @@ class Reservoir:
         self.kept = sum(len(keys) for keys, _ in self._parts)
 
     def _key(self, rank: int) -> float:
-        """The key of that rank, counted from 1; above all of them where there are fewer."""
+        """The key of that rank, counted from 1; above all keys if there are fewer."""
         keys = torch.cat([keys for keys, _ in self._parts])
         return 1.0 if rank >= len(keys) else float(keys.kthvalue(rank).values) if rank else -1.0
 

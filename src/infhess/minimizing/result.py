@@ -1,4 +1,4 @@
-"""What `minimize` gives back: the gap with its bound, what it cost, and the way there."""
+"""What `minimize` returns: the gap with its bound, what it cost, and one row per pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Minimum:
         history: a row for each pass, a dict.
         stopped: "gap", "passes", "precision", "not convex: …" or "interrupted".
         method: "dense Newton", "pool-Newton", "L-BFGS around P" or "sgd".
-        notes: what there is to know beside it.
+        notes: the method and why it was chosen, and anything unusual.
 
     >>> import torch, infhess
     >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

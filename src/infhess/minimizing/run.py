@@ -137,7 +137,7 @@ class Run:
             self.notes += self.reservoir.notes
 
     def _planned(self) -> Plan:
-        """What to step with; the only pass is one of sgd, and a run that goes on from a checkpoint needs none."""
+        """The plan; sgd if there is one pass only, and no sgd if the run resumes from a checkpoint."""
         flat, reservoir = self.objective.flat, self.reservoir
         matrix = (
             matrix_of([p.shape for p in flat.params]) if reservoir.cut and len(flat.live) == len(flat.params) else None
@@ -231,7 +231,7 @@ class Run:
         return max(decrement, extrapolated(decrease, before, decrement))
 
     def _is_over(self) -> bool:
-        """And why."""
+        """Whether the run is over; `stopped` says why."""
         if self.stopped == "passes" and self.gap.upper(LEVEL) <= self.target:
             self.stopped = "gap"
         elif self.stopped == "passes" and idle(self.history, self._rounding):
@@ -268,7 +268,7 @@ class Run:
         write_run(path, self.best, header)
 
     def restore(self, path: Path) -> None:
-        """Go on from there."""
+        """Resume from what `save` wrote."""
         self.best, found = read_run(path, self.best)
         self.loss, self.start_loss, self.gap = found["loss"], found["start_loss"], Gap(*found["gap"])
         self.data_points, self.method = found["data_points"], found["method"]
@@ -281,7 +281,7 @@ class Run:
         self.objective.put(self.best)
 
     def result(self) -> Minimum:
-        """As it stands."""
+        """The result as of now."""
         return Minimum(
             self.gap.value, self.gap.spread, self.loss, self.data_points, self.made, self.source.products,
             self.source.product_points, time.perf_counter() - self.started, self.history, self.stopped, self.method,

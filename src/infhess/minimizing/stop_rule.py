@@ -1,4 +1,4 @@
-"""When it is enough: the gap with its upper bound, and what else ends a run."""
+"""When to stop: the gap with its upper bound, and what else ends a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses whose full-data Hessian is known exactly, to hold estimates of its spectrum against."""
+"""Losses whose full-data Hessian is known exactly, to compare estimates of its spectrum with."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 def paper_net(width: float = 1.0, *, xavier: bool = False) -> nn.Module:
     """Three convolutions (64, 96, 128 channels; 5×5, 3×3, 3×3) and three dense layers (512, 256, 10), for 32×32 images.
 
-    `width` scales channels and dense layers; `xavier` takes the place of PyTorch's default initialisation.
+    `width` scales channels and dense layers; `xavier` replaces PyTorch's default initialisation.
     """
     c1, c2, c3, d1, d2 = (max(4, round(width * n)) for n in (64, 96, 128, 512, 256))
     net = nn.Sequential(

@@ -50,7 +50,8 @@ class Checkpointed(torch.optim.Optimizer):
                 or torch_optimizer._global_optimizer_pre_hooks
                 or torch_optimizer._global_optimizer_post_hooks
             )
-            if hooks or torch._C._autograd._profiler_enabled():
+            # The compiler cannot trace the question whether a profiler runs.
+            if hooks or (not torch.compiler.is_compiling() and torch._C._autograd._profiler_enabled()):
                 return watched(self, *args, **kwargs)
             return func(self, *args, **kwargs)
 

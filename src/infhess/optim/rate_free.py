@@ -218,7 +218,7 @@ class RateFree(Probing):
         return loss
 
     def _step(self) -> None:
-        parts = [found for group in self.param_groups if (found := live(group)).params]
+        parts = [part for part in map(live, self.param_groups) if part.params]
         if not parts:
             return
         self._check_observed()

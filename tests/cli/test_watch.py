@@ -49,8 +49,8 @@ def test_each_checkpoint_has_a_line_and_a_second_run_goes_on(folder):
     assert products["net-9.pt"] * 3 <= products["net-2.safetensors"]  # a warm start
     model, _, _ = small_net()
     save_file(model.state_dict(), folder / "net-11.safetensors")
-    assert "1 new checkpoints" in run_here("spectrum", NET, "--k", "2", "--watch", "made")
-    assert "0 new checkpoints" in run_here("spectrum", NET, "--k", "2", "--watch", "made")
+    assert "1 new checkpoint." in run_here("spectrum", NET, "--k", "2", "--watch", "made")
+    assert "0 new checkpoints." in run_here("spectrum", NET, "--k", "2", "--watch", "made")
     first = [r for r in read("runs/spectrum/rows.csv") if r["method"] == "eigenvalue 1: value"]
     by_checkpoint = {r["problem"]: float(r["metric"]) for r in first}
     assert by_checkpoint["net-11.safetensors"] == pytest.approx(by_checkpoint["net-2.safetensors"], rel=0.5)
@@ -60,6 +60,21 @@ def test_it_prints_without_matplotlib(folder, monkeypatch):
     monkeypatch.setattr("infhess.experiments.plots.available", lambda: False)
     assert "no figure: it needs matplotlib" in run_here("spectrum", NET, "--k", "1", "--out", "a")
     assert "net-10.ckpt" in run_here("spectrum", NET, "--k", "1", "--watch", "made", "--out", "b")
+
+
+def test_a_second_run_may_ask_for_more_eigenvalues(folder):
+    run_here("spectrum", NET, "--k", "1", "--watch", "made")
+    save_file(small_net()[0].state_dict(), folder / "net-11.safetensors")
+    *_, before, new = (
+        line for line in run_here("spectrum", NET, "--k", "2", "--watch", "made").splitlines() if "net-1" in line
+    )
+    assert before.count("–") == 1  # net-10 has one eigenvalue
+    assert "–" not in new
+
+
+@pytest.mark.parametrize("option", ["--density", "--layers"])
+def test_checkpoints_have_eigenvalues_alone(folder, option):
+    assert "leave them out with --watch" in run_here("spectrum", NET, "--watch", "made", option, status=2)
 
 
 def test_rows_of_another_kind_are_not_mixed(folder):

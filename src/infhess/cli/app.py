@@ -172,6 +172,8 @@ def spectrum(
             raise ValueError(
                 f"{out / 'rows.csv'} holds an earlier result; choose another --out, or keep it aside with --fresh"
             )
+        if watch is not None and (density or layers):
+            raise ValueError("--density and --layers are of one net; leave them out with --watch")
         try:
             if watch is not None:
                 file = RowFile(out, fresh=fresh, seed=seed)
@@ -210,4 +212,5 @@ def _watch(file: RowFile, folder: Path, target: str, *how: Any) -> None:
         with show.progress(path.name):
             file.add(next(found))
     show.table(f"Top curvature of {target}", *watch.table(file.rows))
-    typer.echo(f"{len(todo)} new checkpoints. Run it again for those to come.\nrows: {file.path}")
+    new = f"{len(todo)} new checkpoint{'' if len(todo) == 1 else 's'}"
+    typer.echo(f"{new}. Run it again for those to come.\nrows: {file.path}")

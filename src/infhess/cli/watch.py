@@ -107,9 +107,12 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     k = max(int(r.method.split()[1].rstrip(":")) for r in rows)
     lines = []
     for name in dict.fromkeys(r.problem for r in rows):
-        cells = []
-        for i in range(1, k + 1):
-            value, low, high = (found[name, f"eigenvalue {i}: {what}"] for what in ("value", "low", "high"))
-            cells.append(f"{value.metric:.4g} ({low.metric:.4g} … {high.metric:.4g})")
-        lines.append([name, *cells, str(value.products)])
+        mine = [r for r in rows if r.problem == name]
+        lines.append([name, *(_cell(found, name, i) for i in range(1, k + 1)), str(mine[0].products)])
     return ["checkpoint", *(f"λ{i}, 95 % interval" for i in range(1, k + 1)), "products"], lines
+
+
+def _cell(found: dict[tuple[str, str], Row], name: str, i: int) -> str:
+    """An eigenvalue with its interval; a dash where an earlier run asked for fewer."""
+    numbers = [found.get((name, f"eigenvalue {i}: {what}")) for what in ("value", "low", "high")]
+    return "{:.4g} ({:.4g} … {:.4g})".format(*(r.metric for r in numbers if r)) if all(numbers) else "–"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from importlib import import_module
 
 import pytest
 
 from commands import read, run, run_here
+from infhess.cli.bench_curvature import COMPARISONS
 
 
 def test_bench_deep_measures_the_cost_or_something_else(tmp_path):
@@ -37,3 +40,11 @@ def test_bench_curvature_runs_one_comparison_on_chosen_problems(tmp_path):
     assert {r["problem"] for r in read(tmp_path / "d/rows.csv")} == {"five values"}
     assert "got --coverage and --density" in run_here("bench", "curvature", "--density", "--coverage", status=2)
     assert "--method: expected one of" in run_here(*asked, "--method", "mine", "--out", str(tmp_path / "e"), status=2)
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS.values(), ids=[kind or "eigenvalues" for kind in COMPARISONS])
+def test_every_comparison_of_curvature_gets_what_its_jobs_ask_for(comparison):
+    module = import_module(f"infhess.bench.{comparison.module}")
+    asked = inspect.signature(module.jobs).bind("seed", *comparison.asks, quick=True).arguments
+    assert list(asked) == ["seed", *comparison.asks, "quick"]
+    assert hasattr(module, "figure") or not comparison.figure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -13,71 +12,50 @@ from infhess.cli.options import DataDir, Folder, Fresh, Seed, Workers, remedies
 
 if TYPE_CHECKING:
     from infhess.harness.jobs import Job
-
-
-class Asked(NamedTuple):
-    """What a comparison may ask for."""
-
-    seed: int
-    trials: int
-    quick: bool
-    folder: Path
+    from infhess.harness.rows import RowFile
 
 
 class Comparison(NamedTuple):
-    """A module of `infhess.bench`, how its jobs are asked for, whether they are timed, and the name of its figure."""
+    """A module of `infhess.bench`, what its jobs ask for beside the seed, whether they are timed, the name of its figure."""
 
     module: str
-    jobs: Callable[[Any, Asked], Any]
+    asks: tuple[str, ...] = ()
     timed: bool = False
     figure: str = ""
 
 
-def _plain(module: Any, asked: Asked) -> Any:
-    return module.jobs(asked.seed, quick=asked.quick)
-
-
-def _trials(module: Any, asked: Asked) -> Any:
-    return module.jobs(asked.seed, asked.trials, quick=asked.quick)
-
-
 COMPARISONS = {
-    "": Comparison("curvature_bench", _plain, figure="curvature.svg"),
-    "coverage": Comparison("coverage", _trials),
-    "density": Comparison("density_coverage", _trials),
-    "trace": Comparison("trace_methods", _plain, timed=True),
-    "tracker": Comparison("tracked_products", _plain),
-    "large": Comparison("large_nets", _plain, timed=True),
-    "edge": Comparison("edge_of_stability", _plain, figure="edge.svg"),
-    "seconds": Comparison("timed_claims", lambda m, a: m.jobs(a.seed, a.folder, quick=a.quick), timed=True),
+    "": Comparison("curvature_bench", figure="curvature.svg"),
+    "coverage": Comparison("coverage", ("trials",)),
+    "density": Comparison("density_coverage", ("trials",)),
+    "trace": Comparison("trace_methods", timed=True),
+    "tracker": Comparison("tracked_products"),
+    "large": Comparison("large_nets", timed=True),
+    "edge": Comparison("edge_of_stability", figure="edge.svg"),
+    "seconds": Comparison("timed_claims", ("folder",), timed=True),
 }
+
+
+def _kind(name: str, what: str) -> Any:
+    """The option that asks for a comparison."""
+    return typer.Option(f"--{name}", help=what)
 
 
 def curvature(
     out: Folder = None,
     seed: Seed = 0,
     fresh: Fresh = False,
-    coverage: Annotated[
-        bool, typer.Option("--coverage", help="Do the intervals hold? Trials against the exact spectrum.")
-    ] = False,
-    density: Annotated[
-        bool, typer.Option("--density", help="Do the bounds of `density` hold? Known spectra and two nets.")
-    ] = False,
+    coverage: Annotated[bool, _kind("coverage", "Do the intervals hold? Trials against the exact spectrum.")] = False,
+    density: Annotated[bool, _kind("density", "Do the bounds of `density` hold? Known spectra and two nets.")] = False,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Which estimate of a trace is best on mini-batches. One job at a time.")
+        bool, _kind("trace", "Which estimate of a trace is best on mini-batches. One job at a time.")
     ] = False,
-    tracker: Annotated[
-        bool, typer.Option("--tracker", help="Products of `Tracker` beside fresh estimates, at equal width.")
-    ] = False,
+    tracker: Annotated[bool, _kind("tracker", "Products of `Tracker` beside fresh estimates, at equal width.")] = False,
     trials: Annotated[int, typer.Option("--trials", min=4, help="Trials per cell of --coverage and --density.")] = 200,
-    large: Annotated[
-        bool, typer.Option("--large", help="Transformers of up to ten million weights: seconds and memory.")
-    ] = False,
-    edge: Annotated[
-        bool, typer.Option("--edge", help="The paper's net at the edge of stability: eigenvalues beside 2/η.")
-    ] = False,
+    large: Annotated[bool, _kind("large", "Transformers of up to ten million weights: seconds and memory.")] = False,
+    edge: Annotated[bool, _kind("edge", "The paper's net at the edge of stability: eigenvalues beside 2/η.")] = False,
     seconds: Annotated[
-        bool, typer.Option("--seconds", help="Processor seconds at equal error, beside other tools. One job at a time.")
+        bool, _kind("seconds", "Processor seconds at equal error, beside other tools. One job at a time.")
     ] = False,
     problem: Annotated[list[str] | None, typer.Option("--problem", help="This one alone; may be repeated.")] = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="This one alone; may be repeated.")] = None,
@@ -96,6 +74,7 @@ def curvature(
     """
     with remedies():
         from infhess.data import use
+        from infhess.harness.rows import RowFile
 
         given = {"coverage": coverage, "density": density, "trace": trace, "tracker": tracker}
         given |= {"large": large, "edge": edge, "seconds": seconds}
@@ -105,27 +84,32 @@ def curvature(
         use(data_dir)
         folder = out or Path(f"runs/bench-curvature-{kind}" if kind else "runs/bench-curvature")
         alone = {"problem": problem or [], "method": method or []}
-        _compare(COMPARISONS[kind], Asked(seed, trials, quick, folder), alone, fresh, workers)
+        asked = {"trials": trials, "folder": folder}
+        arguments = seed, *(asked[name] for name in COMPARISONS[kind].asks)
+        _compare(COMPARISONS[kind], RowFile(folder, fresh=fresh, seed=seed), arguments, quick, alone, workers)
 
 
-def _compare(comparison: Comparison, asked: Asked, alone: dict[str, list[str]], fresh: bool, workers: int) -> None:
+def _compare(
+    comparison: Comparison,
+    file: RowFile,
+    asked: tuple[Any, ...],
+    quick: bool,
+    alone: dict[str, list[str]],
+    workers: int,
+) -> None:
     """Run what is not in the file yet; then a summary, and a figure where there is one."""
     from infhess.cli import show
-    from infhess.harness.rows import RowFile
     from infhess.harness.timing import on_threads
 
-    module, file = (
-        import_module(f"infhess.bench.{comparison.module}"),
-        RowFile(asked.folder, fresh=fresh, seed=asked.seed),
-    )
+    module = import_module(f"infhess.bench.{comparison.module}")
     show.not_installed(module.missing() if hasattr(module, "missing") else {})
-    jobs = list(comparison.jobs(module, asked))
+    jobs = list(module.jobs(*asked, quick=quick))
     for option, chosen in alone.items():
         jobs = _only(jobs, option, chosen)
     with on_threads(1):
         show.run(jobs, file, 1 if comparison.timed else workers)
     if comparison.figure:
-        module.figure(file.rows, asked.folder / comparison.figure)
+        module.figure(file.rows, file.path.parent / comparison.figure)
     show.summarised(file.path, module.summary(file.rows))
 
 

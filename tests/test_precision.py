@@ -92,26 +92,26 @@ def test_autocast_that_is_entered_between_steps_is_off_within_them():
 # or hands on to something that is guarded.
 PLAIN = {
     "IsotropicPosterior.r", "SymmetricPosterior.tau", "Dense.T", "BlockDiagonal.T", "DiagonalRoot.T", "load",
-    "Posterior.shape", "Posterior.S", "Posterior.Y", "Posterior.save",
+    "Posterior.shape", "Posterior.S", "Posterior.Y", "Posterior.save", "Posterior.as_dict", "Posterior.to_pandas", "Posterior.plot",
     "Hessian.at", "Hessian.fresh", "GaussNewton.at", "GaussNewton.fresh", "Fisher.at", "Fisher.fresh", "select",
     *(f"Layer.{name}" for name in
       ("products", "data_points", "lifted", "matvec", "gradient", "fresh", "question", "fresh_products")),
-    "Diagonal.interval", "BatchSource.draw", "BatchSource.seed",
+    "Diagonal.interval", "BatchProducts.draw", "BatchProducts.seed",
     "Operator.dtype", "Operator.device", "Operator.power", "Operator.to_scipy", "Operator.to_curvlinops",
     "Operator.to_linear_operator", "LowRank.T", "LowRank.core_size",
     "Spectrum.interval", "Spectrum.upper", "Rate.interval", "RateReport.as_dict", "Report.as_dict",
     "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "Checkpointed.load_state_dict",
     "Checkpointed.profile_hook_step",  # what it returns calls a guarded step
     "SelfDriving.reset", "SelfDriving.zero_grad", "RateFree.zero_grad",
-    "BatchSource.note", "Density.as_dict", "Density.to_pandas", "Share.as_dict",
+    "BatchProducts.note", "Density.as_dict", "Density.to_pandas", "Share.as_dict",
     "Density.cdf", "Density.interval", "Density.plot", "Share.interval",
-    "Minimum.gap_upper", "Minimum.plot", "BatchSource.count_products",
-    "Along.interval", "Estimate.interval", "Estimate.upper", "BatchSource.points_of",
+    "Minimum.gap_upper", "Minimum.plot", "BatchProducts.count_products",
+    "Along.interval", "Estimate.interval", "Estimate.upper", "BatchProducts.points_of",
     # sources of the optimizer alone, which is guarded
     *(f"{source}.{name}" for source in ("Pool", "Blockwise", "ScaledSource") for name in
       ("gradient", "matvec", "product_and_gradient", "spread")),
 
-    "Moment.limit", "ValuesFace.as_dict", "ValuesFace.to_pandas", "ValuesFace.plot", "Spectrum.as_dict", "Estimate.as_dict",
+    "Moment.limit", "ValuesFace.as_dict", "Rows.to_pandas", "Rows.plot", "Spectrum.as_dict", "Estimate.as_dict",
     "Report.to_pandas", "Report.plot", "RateReport.plot", "Tracker.as_dict", "Tracker.to_pandas", "Tracker.plot",
 
     "Probing.rate", "Averaging.add_param_group", "Averaging.state_dict",

@@ -92,7 +92,8 @@ def test_autocast_that_is_entered_between_steps_is_off_within_them():
 # or hands on to something that is guarded.
 PLAIN = {
     "IsotropicPosterior.r", "SymmetricPosterior.tau", "Dense.T", "BlockDiagonal.T", "DiagonalRoot.T", "load",
-    "Posterior.shape", "Posterior.S", "Posterior.Y", "Posterior.save", "Posterior.as_dict", "Posterior.to_pandas", "Posterior.plot",
+    "Posterior.shape", "Posterior.S", "Posterior.Y", "Posterior.save",
+    "Posterior.as_dict", "Posterior.to_pandas", "Posterior.plot",
     "Hessian.at", "Hessian.fresh", "GaussNewton.at", "GaussNewton.fresh", "Fisher.at", "Fisher.fresh", "select",
     *(f"Layer.{name}" for name in
       ("products", "data_points", "lifted", "matvec", "gradient", "fresh", "question", "fresh_products")),

@@ -54,9 +54,10 @@ docs-serve: .venv/.docs
 	$(PIP) install -e '.[docs]'
 	@touch $@
 
+# Installs everything twice, from the package index; RELEASE_CHECK=--borrow takes torch and the like from .venv.
 release-check: .venv/.demo
 	$(PIP) install build twine
-	$(BIN)/python tools/release_check.py
+	$(BIN)/python tools/release_check.py $(RELEASE_CHECK)
 
 clean:
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache

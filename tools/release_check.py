@@ -1,10 +1,9 @@
 """The release checklist: build, check, install each file into a fresh environment, and run the README there.
 
-    python tools/release_check.py            # torch and the packages of the extras come from this environment
-    python tools/release_check.py --whole    # all of it from the package index: gigabytes
+    python tools/release_check.py             # everything comes from the package index: gigabytes
+    python tools/release_check.py --borrow    # torch and the packages of the extras come from this environment
 
-A fresh environment has infhess from the built file alone. To save gigabytes, the packages that it depends on are seen there
-by a path file that leads to this environment's packages, which are searched after its own.
+To borrow, a path file in the fresh environment leads to this environment's packages, which are searched after its own.
 """
 
 from __future__ import annotations
@@ -59,18 +58,38 @@ def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def environment(folder: Path, file: Path, *, whole: bool) -> Path:
-    """Its Python: a fresh environment with the file installed."""
+def fresh(folder: Path) -> Path:
+    """The Python of a new environment."""
     venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    if whole:
-        called(python, "-m", "pip", "install", "--quiet", f"{file}[experiments]")
-        return python
+    return folder / "bin" / "python"
+
+
+def installed(python: Path, file: Path, folder: Path) -> None:
+    """The file first without its extra, which `infhess demo` has to name, and then with it."""
+    called(python, "-m", "pip", "install", "--quiet", file)
+    names_the_extra(called(python.with_name("infhess"), "demo", cwd=folder, status=2))
+    called(python, "-m", "pip", "install", "--quiet", f"{file}[experiments]")
+
+
+def borrowed(python: Path, file: Path, folder: Path) -> None:
+    """The file alone, and all that it needs from here; the packages of the extra are hidden from `infhess demo` for once."""
     called(python, "-m", "pip", "install", "--quiet", "--no-deps", file)
-    here = sysconfig.get_paths()["purelib"]
     packages = Path(called(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip())
-    (packages / "after_its_own.pth").write_text(f"{here}\n", encoding="utf-8")
-    return python
+    (packages / "after_its_own.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n", encoding="utf-8")
+    code = """
+import importlib.util, sys
+find, hidden = importlib.util.find_spec, ("matplotlib", "sklearn")
+sys.modules.update(dict.fromkeys(hidden))
+importlib.util.find_spec = lambda name: None if name in hidden else find(name)
+import infhess.cli
+infhess.cli.app(["demo"])
+"""
+    names_the_extra(called(python, "-c", code, cwd=folder, status=2))
+
+
+def names_the_extra(told: str) -> None:
+    """What `infhess demo` says without it."""
+    assert "pip install 'infhess[experiments]'" in " ".join(told.split()), told
 
 
 def runs(python: Path, folder: Path) -> None:
@@ -84,30 +103,16 @@ def runs(python: Path, folder: Path) -> None:
     assert (folder / "runs/demo/demo.svg").exists()
 
 
-def says_what_is_missing(python: Path, folder: Path) -> None:
-    """Without the extra, `infhess demo` names it."""
-    code = """
-import importlib.util, sys
-find, hidden = importlib.util.find_spec, ("matplotlib", "sklearn")
-sys.modules.update(dict.fromkeys(hidden))
-importlib.util.find_spec = lambda name: None if name in hidden else find(name)
-import infhess.cli
-infhess.cli.app(["demo"])
-"""
-    told = called(python, "-c", code, cwd=folder, status=2)
-    assert "pip install 'infhess[experiments]'" in " ".join(told.split()), told
-
-
 def main() -> None:
     """One line for each step."""
-    whole = "--whole" in sys.argv
+    install = borrowed if "--borrow" in sys.argv else installed
     for file in built():
         checked(file)
         print(f"built and checked: {file.name}, {file.stat().st_size:,} bytes", flush=True)
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            python = environment(folder / "env", file, whole=whole)
-            says_what_is_missing(python, folder)
+            python = fresh(folder / "env")
+            install(python, file, folder)
             runs(python, folder)
             print(f"in a fresh environment: the README runs, `infhess demo` too ({file.name})", flush=True)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from infhess.optim.scalings import rotated
+from infhess.optim.scalings.gradient_scaling import Gradients
 from infhess.optim.scalings.rotated import RotatedScaling, first_basis, iterated, refresh_is_due, side
 from util import F64, close, randn, spectrum
 
@@ -27,7 +28,7 @@ def moved(own, shape, steps, dtype=F64):
 
 
 def stepped(own, g):
-    (d,), factor = SCALING.directions([own], [float(own["step"])], BETA, EPS, [g.clone()])
+    (d,), factor = SCALING.directions(Gradients([own], [float(own["step"])], [g.clone()], BETA, EPS))
     return factor * d
 
 
@@ -190,7 +191,7 @@ def test_parameters_of_different_age_are_each_scaled_by_their_own_and_new_ones_d
     stepped(alone[0], randn(3, 4, seed=7))
     stepped(owns[0], randn(3, 4, seed=7))
     grads = [randn(*shape, seed=8) for shape in shapes]
-    found, factor = SCALING.directions(owns, [5.0, 4.0, 0.0], BETA, EPS, [g.clone() for g in grads])
+    found, factor = SCALING.directions(Gradients(owns, [5.0, 4.0, 0.0], [g.clone() for g in grads], BETA, EPS))
     for d, own, g in zip(found, alone, grads):
         close(factor * d, stepped(own, g), 1e-12)
     assert not found[2].any()

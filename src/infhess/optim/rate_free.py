@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable
 
-from infhess._checks import count, finite_number
+from infhess._checks import count
 from infhess._precision import full_precision, full_precision_step
-from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
+from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
-from infhess.optim.averaging.averaged import Group, Loss
-from infhess.optim.joining import probing
-from infhess.optim.probing import Probing
+from infhess.optim.averaging.averaged import Averaging, Loss
+from infhess.optim.joining import Joining, probing
+from infhess.optim.probing import gradient_of, read
+from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.live import length_of, live
+from infhess.optim.rate.probe import Probe, Reading
 from infhess.optim.rate.prober import Prober
-from infhess.optim.reports import RateReport
-from infhess.optim.scalings import SCALINGS
+from infhess.optim.reports import Rate, RateReport
+from infhess.optim.scalings import SCALINGS, checked_defaults
+from infhess.optim.stepping import advance
+from infhess.optim.watching import Watching
 
 
-class RateFree(Probing):
+class RateFree(Averaging, Watching, Joining):
     """An optimizer for nets that has no learning rate to set.
 
     z moves by the scaled gradient Dg, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x (Defazio et al.
@@ -82,31 +87,42 @@ class RateFree(Probing):
         maximize: bool = False,
         points: int | None = None,
     ) -> None:
-        if scaling not in SCALINGS:
-            raise ValueError(f"scaling: expected one of {', '.join(SCALINGS)}; got {scaling!r}")
-        chosen = SCALINGS[scaling]
-        betas, eps = betas or (0.9, chosen.beta), chosen.eps if eps is None else eps
-        finite_number(weight_decay, "weight_decay", least=0.0)
-        if finite_number(lr, "lr", least=0.0) != 1:
-            warnings.warn(
-                f"RateFree: lr={float(lr):g} multiplies the learning rate that curvature gives; pass lr=1, as skorch's "
-                "NeuralNet(..., lr=1), unless you mean that",
-                stacklevel=2,
-            )
-        finite_number(eps, "eps", least=0.0)
-        pair = isinstance(betas, Sequence) and len(betas) == 2
-        if not pair or not all(0 <= finite_number(beta, "betas") < 1 for beta in betas):
-            raise ValueError(f"betas: expected two numbers from 0 to below 1, got {betas}")
-        defaults: Group = {"lr": lr, "weight_decay": weight_decay, "betas": tuple(betas), "eps": eps}
-        defaults |= {"maximize": maximize, "scaling": scaling}
-        self._prober = Prober(chosen.rule)
-        self._reset_size()
+        defaults = checked_defaults(scaling, weight_decay, betas, lr, eps) | {"maximize": maximize}
+        self._prober = Prober(SCALINGS[scaling].rule)
         self.points = None if points is None else count(points, "points")
         self.report: RateReport | None = None  # of the last curvature probe
         super().__init__(params, defaults)
         Joinable.__init__(self)
 
+    # What a second run of a closure is within: callbacks keep it from logging twice.
+    around_second_run: Callable[[], AbstractContextManager[Any]] = nullcontext
+
     # ---- the learning rate
+
+    @property
+    def rate(self) -> Rate:
+        """The learning rate in use, with its uncertainty; NaN as long as no curvature was seen."""
+        return self._rate_state.uncertain
+
+    @property
+    def _ready(self) -> bool:
+        """Whether D is known: a scaling may need a first gradient, and a step without a move, to learn it from."""
+        return not math.isnan(self._rate_state.rate) or self._scaling.ready(self.state.values())
+
+    @property
+    def _probes(self) -> bool:
+        """Whether curvature is probed at the coming step."""
+        return self._rate_state.due and self._ready
+
+    def _read(self, probe: Probe | DifferenceProbe) -> Reading:
+        """A probe, along the direction of the coming step."""
+        for p in probe.params:
+            if p not in self.state:  # frozen until now
+                self.state[p] = self._fresh(p)
+        reading = read(probe, self.param_groups, self._scaler, self._rate_state)
+        if probe.norms is not None:
+            self._norms = probe.norms
+        return reading
 
     @full_precision
     def observe(
@@ -140,23 +156,17 @@ class RateFree(Probing):
             self._keep(loss, batch)
             return None
         try:
-            self._prober.attempt(lambda: self._add(loss, batch, points, products, generator or self._masks()))
+            self._prober.attempt(lambda: self._prober.add(loss, self._params(), batch, points, products, generator))
             before, probes = self._rate_state.allowed, self._prober.complete and not self._join_config.enable
             notes = self._prober.begin(self._read, self._params()) if probes else ()
         except BaseException:
             self._prober.reset()
             raise
         self._prober.attempt(lambda: self._keep(loss, batch))
-        return self._report(notes, before, started) if probes else None
-
-    def _add(self, loss: Loss, batch: Batch, points: int | None, products: str, masks: torch.Generator) -> None:
-        source = Hessian(loss, self._params(), [batch], products=products, points=points, generator=masks)
-        source.pooled = False  # the probe takes the mean over processes
-        self._prober.add(source, batch)
-
-    def _masks(self) -> torch.Generator:
-        """For dropout, others at each probe and for each micro-batch."""
-        return torch.Generator().manual_seed(int(self._rate_state.steps) + (self._prober.micro_batches - 1) * 2**32)
+        if not probes:
+            return None
+        self.report = self._prober.report(notes, before, started)
+        return self.report
 
     @contextmanager
     def watch(self, *, points: int | None = None) -> Iterator[None]:
@@ -174,7 +184,11 @@ class RateFree(Probing):
         known = None if points is None else count(points, "points")
         with self._open_watch(), self._training_pass() as done:
             yield
-        self._take(done, known)
+        self._prober.take(done, known or self.points)
+
+    def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
+        """What keeps the graph, where curvature is probed at the coming step."""
+        return TrainingPass(self._params(), joined=self._join_config.enable) if self._probes else nullcontext()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. A batch that was observed and never stepped with, for a gradient that is not finite, is skipped."""
@@ -214,14 +228,38 @@ class RateFree(Probing):
                 self._prober.expects(lambda: seen)
                 self._difference(closure, random_state)
                 self._step()
-                self._note(f"curvature is probed by differences of gradients from here on: {error}")
+                if self.report is not None:
+                    note = f"curvature is probed by differences of gradients from here on: {error}"
+                    self.report = replace(self.report, notes=(note, *self.report.notes))
         return loss
+
+    def _run(self, closure: Callable[[], Any]) -> Any:
+        """Training's own forward and backward pass, watched; unless the closure observes by itself."""
+        if self._prober.micro_batches or self._watching:
+            return closure()
+        with nullcontext() if self._sharded or self._rate_state.differences else self._training_pass() as done:
+            loss = closure()
+        if not self._prober.micro_batches:
+            self._prober.take(done, self.points)
+        return loss
+
+    def _difference(self, closure: Callable[[], Any], random_state: Tensor | None) -> None:
+        """The coming probe is a second run of the closure."""
+        assert random_state is not None
+        distance = self._rate_state.distance(self.param_groups[0]["betas"][0])
+        gradient, points = partial(gradient_of, scaler=self._scaler), int(self._rate_state.observed)
+
+        def again() -> None:
+            with self.around_second_run():
+                closure()
+
+        self._prober.again = DifferenceProbe(self._params(), again, random_state, gradient, distance, points)
 
     def _step(self) -> None:
         parts = [part for part in map(live, self.param_groups) if part.params]
         if not parts:
             return
-        self._check_observed()
+        self._rate_state.check_observed()
         if self._probes and not self._sharded:
             self._prober.expect_of_all()
         if self._join_config.enable:
@@ -230,24 +268,27 @@ class RateFree(Probing):
         if self._join_config.enable:
             probing(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self._params())
         notes = self._prober.finish(gradient, self._read, self._params())
-        state = self._rate_state
+        state, scaler = self._rate_state, self._scaler
         if notes is not None:
-            self._report(notes, before, started)
+            self.report = self._prober.report(notes, before, started)
         if 0 < gradient < math.inf and not self._ready:
             for part in parts:
-                self._begin(part)
+                self._owns(part.params)
+                scaler.begin(part)
             state.wait()
             return
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip(math.isfinite(gradient))
             return
-        known = [self._owns(part.params) for part in parts]
-        if state.weighs_noise:
-            state.weigh_noise(sum(self._lead(part, owns) for part, (owns, _) in zip(parts, known)))
-        moves = [self._directions(part, ages) for part, (_, ages) in zip(parts, known)]
-        scale = max(float(part.group["lr"]) for part in parts)
-        move = math.hypot(*(r * sharded.length_of([(d, part.params)]) for part, (d, r) in zip(parts, moves)))
-        step = state.advance(move, self._size_of(parts, scale), scale)
-        state.average(scale)
-        for part, (owns, _), (d, r) in zip(parts, known, moves):
-            self._move(part, owns, d, step * float(part.group["lr"]), r)
+        advance(parts, [self._owns(part.params) for part in parts], scaler, state, self._size)
+
+    # ---- copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = replace(self._rate_state, averaged=float(self._inside or self._rate_state.averaged))
+        kept = {"_prober": Prober(self._scaling.rule, state), "points": self.points, "report": self.report}
+        return {**super().__getstate__(), **kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        Joinable.__init__(self)

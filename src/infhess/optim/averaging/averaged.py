@@ -21,6 +21,8 @@ from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.scalings import SCALINGS
 from infhess.optim.scalings.gradient_scaling import GradientScaling
+from infhess.optim.scalings.scaler import Scaler
+from infhess.optim.stepping import WeightSize
 
 # Batches kept for the statistics of BatchNorm at the averaged weights, where there are such layers.
 KEPT = 16
@@ -42,8 +44,7 @@ class Averaging(Checkpointed):
     _restore: Callable[[], None] | None  # what ends eval()
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
-        self._inside, self._restore = False, None
-        self._reset_batches()
+        self._begin_outside()
         super().__init__(params, defaults)
 
     @property
@@ -51,17 +52,21 @@ class Averaging(Checkpointed):
         return SCALINGS[self.defaults.get("scaling", "diagonal")]
 
     @property
+    def _scaler(self) -> Scaler:
+        return Scaler(self._scaling, self.state, any_sharded=self._sharded)
+
+    @property
     def _rate_state(self) -> RateState:
         return self._prober.state
 
     def _take_scalars(self, numbers: Tensor) -> None:
         """Those of a checkpoint."""
-        self._prober = Prober(self._scaling.rule, RateState.of(numbers))
-        self._reset_size()
+        self._prober, self._size = Prober(self._scaling.rule, RateState.of(numbers)), WeightSize()
 
-    def _reset_size(self) -> None:
-        """|w| is to be measured at the next step."""
-        self._size, self._size_age = 0.0, 0
+    def _begin_outside(self) -> None:
+        """The weights that train stand in the model."""
+        self._inside, self._restore, self._size = False, None, WeightSize()
+        self._reset_batches()
 
     def _reset_batches(self) -> None:
         """What is not in a checkpoint: batches for BatchNorm's statistics, and which layers these are of."""
@@ -71,6 +76,7 @@ class Averaging(Checkpointed):
     def add_param_group(self, param_group: Group) -> None:
         """One more group; its average begins with the next step."""
         super().add_param_group(param_group)
+        self._find_sharded()
         for p in self.param_groups[-1]["params"]:
             if p.requires_grad:
                 self.state[p] = self._fresh(p)
@@ -79,20 +85,17 @@ class Averaging(Checkpointed):
         """The state of a parameter that has not moved: z and the average are where it is."""
         w = real(p.detach())
         z = w.to(torch.promote_types(w.dtype, torch.float32), copy=True)
-        tensors = {"z": z, "averaged": z.clone(), **self._fresh_scaling(z)}
+        tensors = {"z": z, "averaged": z.clone(), **self._scaler.fresh(z)}
         begun = torch.tensor(self._rate_state.weight, dtype=torch.float64)
         return {"step": torch.zeros(()), **tensors, "begun": begun, NUMBERS: self._rate_state.tensor()}
 
-    def _fresh_scaling(self, w: Tensor) -> dict[str, Tensor]:
-        """What the scaling keeps of a parameter; where it needs all of a sharded one, spread over the same processes."""
-        if not self._gathers(w):
-            return self._scaling.fresh(w)
-        found = self._scaling.fresh(torch.empty(w.shape, dtype=w.dtype, device="meta"))
-        return {name: sharded.spread(t, w) for name, t in found.items()}
-
-    def _gathers(self, p: Tensor) -> bool:
-        """Whether a parameter is sharded and the scaling needs all of it."""
-        return sharded.is_sharded(p) and self._scaling.needs_whole(p.shape)
+    def _owns(self, params: list[Tensor]) -> tuple[list[dict[str, Any]], list[float]]:
+        """The state of each parameter and its steps so far; the average of one that is new begins where it is now."""
+        ages = [float(self.state[p].get("step", 0.0)) for p in params]
+        for p, age in zip(params, ages):
+            if not age:
+                self.state[p] = self._fresh(p)
+        return [self.state[p] for p in params], ages
 
     # ---- the averaged weights
 
@@ -228,9 +231,19 @@ class Averaging(Checkpointed):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_recent" not in self.__dict__:  # from a pickle
-            self._inside, self._restore = False, None
-            self._reset_batches()
+            self._begin_outside()
         super().__setstate__(state)
+        self._find_sharded()
+
+    def _joined_state(self) -> list[Tensor]:
+        self._publish()
+        return [t for p in self._params() for _, t in sorted(self.state[p].items())]
+
+    def _adopt_joined(self) -> None:
+        self._take_scalars(self.state[self._params()[0]][NUMBERS])
+
+    def _find_sharded(self) -> None:
+        self._sharded = any(map(sharded.is_sharded, self._params()))  # spread over processes, as by `fully_shard`
 
     def _accept(self, state_dict: dict[str, Any]) -> None:
         """Whether a checkpoint is of this optimizer and for parameters of these shapes; frozen ones need no entry."""

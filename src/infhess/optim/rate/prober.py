@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
@@ -11,15 +12,16 @@ import torch
 from torch import Tensor
 
 from infhess._distributed import all_reduce_mean, world_size
-from infhess.curvature.batch_source import BatchSource
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.pooled import AbsentError
-from infhess.curvature.training_pass import GRAPHS
+from infhess.curvature.training_pass import GRAPHS, TrainedHessian, TrainingPass
 from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.probe import MicroBatch, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
+from infhess.optim.reports import RateReport
 
 # A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read again.
 CHANGED = 1e-4
@@ -73,14 +75,35 @@ class Prober:
         """Whether as many micro-batches were seen as the step before had: they come in equal numbers."""
         return self.micro_batches == self.state.micro_batches
 
-    def add(self, source: BatchSource, batch: Batch) -> None:
+    def add(
+        self,
+        loss: Callable[[Batch], Tensor],
+        params: Sequence[Tensor],
+        batch: Batch,
+        points: int | None,
+        products: str,
+        generator: torch.Generator | None,
+    ) -> None:
         """One more micro-batch to probe. Its graph is kept where it is the only one."""
+        # Dropout draws other masks at each probe and for each micro-batch.
+        masks = torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32)
+        source = Hessian(loss, params, [batch], products=products, points=points, generator=generator or masks)
+        source.pooled = False  # the probe takes the mean over processes
         self.pieces.append(MicroBatch(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
 
-    def add_graph(self, source: BatchSource, batch: Batch) -> None:
-        """The graph of a training pass. Two of a step are kept, however many it has."""
-        if len(self.pieces) < GRAPHS:
-            self.pieces.append(MicroBatch(source, batch))
+    def take(self, done: TrainingPass | None, points: int | None = None) -> None:
+        """A training pass as one more micro-batch of the coming step; its graph where curvature is probed there."""
+        if done is not None and not done.seen:
+            return
+        seen = points or (done.points if done else 0)
+        self.expects(lambda: seen)
+        if done is not None and len(self.pieces) < GRAPHS:  # two of a step are kept, however many it has
+            self.pieces.append(MicroBatch(TrainedHessian(done, seen), done))
+
+    def report(self, notes: tuple[str, ...], before: float, started: float) -> RateReport:
+        """Of the last probe, which began at this time, where the rate allowed for was `before`."""
+        notes = (*notes, *self.state.diagnostics(before))
+        return RateReport(self.state.uncertain, self.state.allowed, *self.cost, time.perf_counter() - started, notes)
 
     def begin(self, read: Read, params: Sequence[Tensor]) -> tuple[str, ...]:
         """One probe. One that fails changes nothing, in all processes; the first has to tell something."""

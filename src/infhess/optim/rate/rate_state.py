@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 
 from infhess.optim.checkpoint import Scalars
@@ -153,6 +154,25 @@ class RateState(Scalars):
         """The root mean square of the gradient at a probe, in units of which ε is meant."""
         if 0 < gradient < math.inf:
             self.gradient = max(gradient, self.gradient if self.rule.largest_gradient else 0.0)
+
+    def epsilon(self, relative: float) -> float:
+        """Adam's ε."""
+        return float(relative) * self.gradient
+
+    def check_observed(self) -> None:
+        """Refuse a step before any training pass was seen; warn where none was for long."""
+        if not self.observed_at:
+            raise RuntimeError(
+                "RateFree: no training pass was seen, so there is no rate; call opt.step(closure), or put forward and backward "
+                "into `with opt.watch():`, or call opt.observe(loss, batch) between backward and step, with each batch"
+            )
+        missed, every = self.steps - self.observed_at, 2 * self.rule.every
+        if missed >= every and missed % every == 0:
+            warnings.warn(
+                f"RateFree: no training pass was seen for {missed:.0f} steps, and the rate follows curvature no more; call "
+                "opt.step(closure), opt.watch() or opt.observe(loss, batch) with each batch",
+                stacklevel=3,
+            )
 
     def count_points(self, seen: float) -> None:
         """The data points of one step, at a probe: between probes the rule stands as all processes know it."""

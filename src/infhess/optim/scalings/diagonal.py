@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from infhess.optim.rate.settings import RATE_FREE
-from infhess.optim.scalings.gradient_scaling import SQUARES, GradientScaling, Own, Share, alone
+from infhess.optim.scalings.gradient_scaling import SQUARES, Gradients, GradientScaling, Own, Share, alone
 
 # No divisor is smaller.
 TINY = 1e-37
@@ -33,17 +33,9 @@ class DiagonalScaling(GradientScaling):
         """x/(√v̂ + ε)."""
         return divided(own[SQUARES], float(own["step"]) + 1, beta, eps, g, x)
 
-    def directions(
-        self,
-        owns: Sequence[Own],
-        ages: Sequence[float],
-        beta: float,
-        eps: float,
-        grads: list[Tensor],
-        share: Share = alone,
-    ) -> tuple[list[Tensor], float]:
+    def directions(self, step: Gradients) -> tuple[list[Tensor], float]:
         """All parameters at once."""
-        return directions(owns, ages, beta, eps, grads)
+        return directions(step.owns, step.ages, step.beta, step.eps, step.grads)
 
     def flops(self, shape: Sequence[int]) -> int:
         """A few per number."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,22 @@ SQUARES = "exp_avg_sq"
 def alone(function: Callable[..., tuple[Tensor, ...]], *stacks: Tensor) -> tuple[Tensor, ...]:
     """Where each process has all of a parameter, it evaluates all by itself."""
     return function(*stacks)
+
+
+class Gradients(NamedTuple):
+    """Those of a step, with the state of each parameter and how many gradients it is of; β₂ and ε."""
+
+    owns: Sequence[Own]
+    ages: Sequence[float]
+    grads: list[Tensor]
+    beta: float
+    eps: float
+    share: Share = alone
+
+    def of(self, chosen: Sequence[int]) -> Gradients:
+        """Of these parameters alone."""
+        owns, ages = [self.owns[i] for i in chosen], [self.ages[i] for i in chosen]
+        return self._replace(owns=owns, ages=ages, grads=[self.grads[i] for i in chosen])
 
 
 class GradientScaling(ABC):
@@ -59,16 +75,8 @@ class GradientScaling(ABC):
         return x, self.ahead(own, beta, eps, g, y)
 
     @abstractmethod
-    def directions(
-        self,
-        owns: Sequence[Own],
-        ages: Sequence[float],
-        beta: float,
-        eps: float,
-        grads: list[Tensor],
-        share: Share = alone,
-    ) -> tuple[list[Tensor], float]:
-        """d and a number r with D g = r d for each parameter; brings their state, `ages` gradients old, up to date."""
+    def directions(self, step: Gradients) -> tuple[list[Tensor], float]:
+        """d and a number r with D g = r d for each parameter; brings their state up to date."""
 
     @abstractmethod
     def flops(self, shape: Sequence[int]) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess._checks import small_dtype
 from infhess.optim.rate.settings import KRONECKER
 from infhess.optim.scalings.diagonal import directions, divided
-from infhess.optim.scalings.gradient_scaling import SQUARES, GradientScaling, Own, Share, alone
+from infhess.optim.scalings.gradient_scaling import SQUARES, Gradients, GradientScaling, Own, Share, alone
 
 # Rows and columns are cut into blocks of at most so many, each with a basis of its own: the cost of a step grows with their
 # length. On an MLP of 784 inputs 64 rows by 64 columns end as low as 64 by 256, in .6 of the seconds; columns alone end higher.
@@ -103,43 +103,27 @@ class RotatedScaling(GradientScaling):
         b = turned if y is g else a if y is x else forth(own, y)
         return a, divided(own[SQUARES], count, beta, eps, turned, b)
 
-    def directions(
-        self,
-        owns: Sequence[Own],
-        ages: Sequence[float],
-        beta: float,
-        eps: float,
-        grads: list[Tensor],
-        share: Share = alone,
-    ) -> tuple[list[Tensor], float]:
+    def directions(self, step: Gradients) -> tuple[list[Tensor], float]:
         """Those of Adam in rotated coordinates, turned back; zero for first gradients."""
+        owns, ages, grads = step.owns, step.ages, step.grads
         if not min(ages):
-            return self._some_new(owns, ages, beta, eps, grads, share)
+            return self._some_new(step)
         matrices, turned = [i for i, own in enumerate(owns) if _rotated(own)], list(grads)
         for i in matrices:
             turned[i] = forth(owns[i], grads[i])
-        found, factor = directions(owns, [age - 1 for age in ages], beta, eps, turned)
+        found, factor = directions(owns, [age - 1 for age in ages], step.beta, step.eps, turned)
         for i in matrices:
             found[i] = back(owns[i], found[i])
-            self._learn(owns[i], int(ages[i]) + 1, grads[i], share)
+            self._learn(owns[i], int(ages[i]) + 1, grads[i], step.share)
         return found, factor
 
-    def _some_new(
-        self,
-        owns: Sequence[Own],
-        ages: Sequence[float],
-        beta: float,
-        eps: float,
-        grads: list[Tensor],
-        share: Share,
-    ) -> tuple[list[Tensor], float]:
-        new, old = ([i for i, age in enumerate(ages) if bool(age) is known] for known in (False, True))
-        found, factor = [torch.zeros_like(g) for g in grads], 1.0
-        self.begin([owns[i] for i in new], [grads[i] for i in new], share)
+    def _some_new(self, step: Gradients) -> tuple[list[Tensor], float]:
+        new, old = ([i for i, age in enumerate(step.ages) if bool(age) is known] for known in (False, True))
+        found, factor = [torch.zeros_like(g) for g in step.grads], 1.0
+        first = step.of(new)
+        self.begin(first.owns, first.grads, step.share)
         if old:
-            parts, factor = self.directions(
-                [owns[i] for i in old], [ages[i] for i in old], beta, eps, [grads[i] for i in old], share
-            )
+            parts, factor = self.directions(step.of(old))
             for i, d in zip(old, parts):
                 found[i] = d
         return found, factor

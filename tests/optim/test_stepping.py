@@ -60,8 +60,8 @@ def test_the_mean_of_the_lead_decides(leads, noisy):
 
     state = State(steps=104.0)
     assert state.weighs_noise
-    for lead in leads:
-        state.weigh_noise(lead)
+    for seen in leads:
+        state.weigh_noise(seen)
     assert state.noisy == noisy
     assert not State(steps=103.0).weighs_noise
     assert not State(steps=40.0).weighs_noise

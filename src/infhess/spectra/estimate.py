@@ -26,6 +26,9 @@ from infhess.spectra.student import probability, skewed_mean
 class Estimate(_draw.Rows):
     """A value, its standard error, intervals, and what it cost. It pickles: its bounds are functions of numbers alone.
 
+    Where few points carry most of the curvature, as in a net that fits its data, the standard error says too little; intervals
+    know of it: they reach further to the side where rare points would move the value.
+
     >>> import torch, infhess
     >>> found = infhess.trace(torch.diag(torch.tensor([3.0, 2.0, 1.0])))
     >>> round(found.value, 3), [round(v, 3) for v in found.interval(0.95)], round(found.upper(0.99), 3)
@@ -41,7 +44,8 @@ class Estimate(_draw.Rows):
 
     def __repr__(self) -> str:
         cost = f"{self.products} products, {self.data_points} data points"
-        return f"Estimate({self.value:.4g} ± {self.std:.2g}; {cost})"
+        low, high = self.interval(0.95)
+        return f"Estimate({self.value:.4g}, 95 % {low:.3g} to {high:.3g}; {cost})"
 
     def _columns(self) -> dict[str, list[Any]]:
         numbers = self.as_dict()

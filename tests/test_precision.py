@@ -115,10 +115,9 @@ PLAIN = {
     "Moment.limit", "ValuesFace.as_dict", "Rows.to_pandas", "Rows.plot", "Spectrum.as_dict", "Estimate.as_dict",
     "Report.to_pandas", "Report.plot", "RateReport.plot", "Tracker.as_dict", "Tracker.to_pandas", "Tracker.plot",
 
-    "Probing.rate", "Averaging.add_param_group", "Averaging.state_dict",
+    "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
     # training runs within, under its own autocast
-    "RateFree.watch", "SelfDriving.watch", "Stepping.add_param_group",
-    "Stepping.join_hook", "Stepping.join_device", "Stepping.join_process_group",
+    "RateFree.watch", "SelfDriving.watch", "Joining.join_hook", "Joining.join_device", "Joining.join_process_group",
     "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
 }  # fmt: skip
 

@@ -217,7 +217,16 @@ def test_so_many_passes(passes):
     assert math.isnan(result.gap) == (passes == 1)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own answer to Ctrl-C, which processes in the background do not have."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("after", [2, 4])
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interruption_leaves_the_best_point(after):
     def stop(row):
         if row["pass"] == after:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import infhess
 from infhess.optim.scalings import SCALINGS, rotated
+from infhess.optim.scalings.gradient_scaling import Gradients
 from rate_free_cases import F64, data, flat, loss_of, small_net, train
 from util import close, orthogonal, randn
 
@@ -276,7 +277,7 @@ def test_nothing_is_done_between_refreshes_but_four_products_per_matrix(monkeypa
     scaling, g = SCALINGS["kronecker"], randn(3, 4)
     own = {"step": torch.zeros(()), **scaling.fresh(g)}
     for step in range(3000):
-        scaling.directions([own], [float(step)], 0.99, 1e-3, [g])
+        scaling.directions(Gradients([own], [float(step)], [g], 0.99, 1e-3))
     assert calls["refresh"] < 50
     assert calls["gather"] < 700
 

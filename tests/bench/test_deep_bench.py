@@ -113,7 +113,7 @@ def test_longer_runs_are_problems_of_their_own(tiny):
 def test_sets_of_problems_are_chosen_by_name():
     assert deep_bench.names(sets=["final"]) == list(SETS["final"])
     assert set(deep_bench.names()) == {name for title in SETS if title not in SLOW for name in SETS[title]}
-    with pytest.raises(ValueError, match=r"--set: expected one of development; .*final; got last"):
+    with pytest.raises(ValueError, match=r"--set: expected one of development; .*final; fresh; got last"):
         deep_bench.names(sets=["last"])
 
 

@@ -1,7 +1,6 @@
-"""Problems of the final comparison, named before any run of infhess on them.
+"""Problems that were named before any run of infhess on them, and then run with three rules: development has seen them.
 
-Development never looks at their results: they are run once the rule is frozen, and a change of the rule after that needs new
-ones. Those of `held_out` were looked at once, before the rule was changed again.
+Those of `fresh` are the ones of the present comparison.
 """
 
 from __future__ import annotations

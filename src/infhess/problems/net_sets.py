@@ -6,12 +6,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from infhess.problems.final import FINAL
+from infhess.problems.fresh import FRESH
 from infhess.problems.held_out import HELD_OUT
 from infhess.problems.net_problems import DEEP, FULL, LARGE, NetProblem
 
-# By what development saw: its own problems; those that were looked at once; and those that are run when the rule is frozen.
+# By what development saw: its own problems; those that earlier rules were run on; and those of the present comparison.
 SETS: dict[str, dict[str, NetProblem]] = {
-    "development": DEEP, "full width": FULL, "large": LARGE, "held-out": HELD_OUT, "final": FINAL,
+    "development": DEEP, "full width": FULL, "large": LARGE, "held-out": HELD_OUT, "final": FINAL, "fresh": FRESH,
 }  # fmt: skip
 SLOW = ("full width", "large")
 TIMES = " ×"

@@ -69,10 +69,10 @@ OPTIONS = {
 
 @cache
 def without_options(make, folder):
-    """The learning rate and the weights."""
+    """The learning rate, the weights and the loss."""
     runs = trainer(folder, make=make)
-    runs.train()
-    return inner(runs).rate.value, weights(runs.model)
+    found = runs.train().training_loss
+    return inner(runs).rate.value, weights(runs.model), found
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
@@ -80,14 +80,17 @@ def without_options(make, folder):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_options_of_the_trainer(options, make, tmp_path, tmp_path_factory):
     runs = trainer(tmp_path, make=make, **options)
-    runs.train()
+    found = runs.train().training_loss
     assert inner(runs).rate.value > 0
     if "gradient_accumulation_steps" not in options:
-        rate, there = without_options(make, tmp_path_factory.getbasetemp() / "without")
-        assert inner(runs).rate.value == pytest.approx(rate, rel=0.02)
-        # Directions of small gradients are rounding in bfloat16: bases made of them differ, Adam's scaling does not.
+        rate, there, loss = without_options(make, tmp_path_factory.getbasetemp() / "without")
+        assert found == pytest.approx(loss, rel=0.005)
+        # Directions of small gradients are rounding in bfloat16: bases made of them differ, and with them the weights after a
+        # few steps. Adam's scaling does not.
+        rounded = make is not diagonal and "bf16" in options
+        assert inner(runs).rate.value == pytest.approx(rate, rel=0.05 if rounded else 0.02)
         apart = float((weights(runs.model) - there).norm() / (there - weights(llama())).norm())
-        assert apart < (0.03 if make is diagonal else 0.2)
+        assert apart < (0.5 if rounded else 0.03)
 
 
 def test_reentrant_checkpointing_is_refused_in_words(tmp_path):

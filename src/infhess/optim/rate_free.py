@@ -43,7 +43,9 @@ class RateFree(Averaging, Watching, Joining):
 
     Args:
         params: as for any torch optimizer.
-        weight_decay: decoupled, as in AdamW: part of y that goes for each unit of learning rate.
+        weight_decay: by default matrices are made shorter by half of what noise adds to their length, which needs no constant
+            (with the diagonal scaling: not at all). A number is decoupled decay instead, as in AdamW: part of y that goes for
+            each unit of learning rate; 0 turns decay off.
         scaling: D: "kronecker", Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al. 2024); or "diagonal",
             Adam's. The former takes fewer steps, and for a layer of out × in up to 512 · out · in operations a step and
             128 · (out + in) numbers of memory more: with small batches and wide dense layers the latter may be faster.
@@ -80,7 +82,7 @@ class RateFree(Averaging, Watching, Joining):
         params: Iterable[Any],
         *,
         scaling: str = "kronecker",
-        weight_decay: float = 0.0,
+        weight_decay: float | None = None,
         betas: tuple[float, float] | None = None,
         lr: float | Tensor = 1.0,
         eps: float | None = None,

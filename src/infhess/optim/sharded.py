@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, distributed
 
 from infhess._checks import small_dtype
-from infhess.curvature.flat import length
+from infhess.curvature.flat import length, widened
 
 
 def is_sharded(x: Tensor) -> bool:
@@ -126,6 +126,14 @@ def length_of(groups: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]) -> fl
         return length([tensors for tensors, _ in groups])
     squares = [length([[x]]) ** 2 for tensors, _ in groups for x in tensors]
     return math.sqrt(total(squares, [p for _, params in groups for p in params]))
+
+
+def lengths(tensors: Sequence[Tensor], params: Sequence[Tensor]) -> list[float]:
+    """The length of each tensor, given the local parts and the parameters that they are parts of."""
+    norms = torch._foreach_norm([widened(x) for x in tensors])
+    if not any(map(is_sharded, params)):
+        return [float(n) for n in norms]
+    return [math.sqrt(total([float(n) ** 2], [p])) for n, p in zip(norms, params)]
 
 
 def check_whole(params: Sequence[Tensor], name: str) -> None:

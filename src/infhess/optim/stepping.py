@@ -14,6 +14,7 @@ from infhess.optim import sharded
 from infhess.optim.rate.live import Live
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.scalings.scaler import Scaler
+from infhess.optim.shrinking import shrink
 
 # Steps so many times shorter than their bound by |w| leave |w| much as it is for so many steps.
 FAR, SIZE_HOLDS = 4.0, 16
@@ -53,6 +54,8 @@ def advance(
     rate = state.advance(length, size.at(parts, state, scale), scale)
     state.average(scale)
     for part, (owns, _), (d, r) in zip(parts, known, moves):
+        if state.shrinks and part.group["weight_decay"] is None:
+            shrink(part, owns, d, rate * r * float(part.group["lr"]), state.rule)
         move(part, owns, d, rate * float(part.group["lr"]), r, state.newest)
 
 

@@ -110,6 +110,11 @@ class RateState(Scalars):
         self.noisy += self.rule.noise_every * (self.lead > 0)
 
     @property
+    def shrinks(self) -> bool:
+        """Whether weights are made shorter at this step."""
+        return self.rule.shrinkage > 0 and self.steps % self.rule.noise_every == 0
+
+    @property
     def uncertain(self) -> Rate:
         """η with the filter's standard deviation; NaN as long as no curvature was seen."""
         if math.isnan(self.log_rate):

@@ -17,15 +17,17 @@ SCALINGS: dict[str, GradientScaling] = {scaling.name: scaling for scaling in (Di
 
 
 def checked_defaults(
-    scaling: str, weight_decay: float, betas: Any, lr: float | Tensor, eps: float | None
+    scaling: str, weight_decay: float | None, betas: Any, lr: float | Tensor, eps: float | None
 ) -> dict[str, Any]:
     """The defaults of a parameter group, those of the scaling where none are given."""
     if scaling not in SCALINGS:
         raise ValueError(f"scaling: expected one of {', '.join(SCALINGS)}; got {scaling!r}")
     chosen = SCALINGS[scaling]
     betas, eps = betas or (0.9, chosen.beta), chosen.eps if eps is None else eps
+    weight_decay = 0.0 if weight_decay is None and not chosen.rule.shrinkage else weight_decay
     for name, value in (("weight_decay", weight_decay), ("lr", lr), ("eps", eps)):
-        finite_number(value, name, least=0.0)
+        if value is not None:
+            finite_number(value, name, least=0.0)
     if float(lr) != 1:
         warnings.warn(
             f"RateFree: lr={float(lr):g} multiplies the learning rate that curvature gives; pass lr=1, as skorch's "

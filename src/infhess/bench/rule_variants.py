@@ -35,7 +35,10 @@ VARIANTS = {
     "a probe at each of four steps, then each quarter more": Variant({"first_probes": 4.0, "share": 0.25}),
     "σ falls with no noise": Variant({"noisy_steps": math.inf}),
     "σ falls four times as fast": Variant({"noisy_steps": 50.0}),
-    "half σ": Variant({"sigma": 2.0}),
+    "half σ": Variant({"sigma": 4.0}),
+    "no decay": Variant(options={"weight_decay": 0.0}),
+    "half σ, no decay": Variant({"sigma": 4.0}, {"weight_decay": 0.0}),
+    "all of what noise adds is taken off": Variant({"shrinkage": 1.0}),
     "ε a hundred times larger": Variant(options={"eps": 0.1}),
     "weight decay .1": Variant(options={"weight_decay": 0.1}),
 }

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from infhess import harness
 from infhess.bench.convex_baselines import METHODS, ONLINE
 from infhess.curvature import Hessian
-from infhess.harness import AVERAGED, Curves, Job, Row, Setting, ends_of, optimum, thinned
+from infhess.harness import AVERAGED, Job, Row, Setting, ends_of, optimum, thinned
 from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
 from infhess.harness.timing import median_seconds, timed
 from infhess.problems import ConvexProblem, Shuffled, convex_problem, squares
@@ -113,23 +114,17 @@ def cost_of_a_product(template: Row, repeats: int = 41) -> list[Row]:
     return [replace(template, seconds=dear, metric=dear / cheap)]
 
 
-class Axes:
-    """Curves with the three axes on which methods are compared."""
+class Axes(harness.Axes):
+    """Data points, work and seconds."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.curves = Curves([r for r in rows if r.experiment == EXPERIMENT and r.method != COST])
+        super().__init__(r for r in rows if r.experiment == EXPERIMENT and r.method != COST)
         self.costs = {(r.problem, r.batch_size): r.metric for r in rows if r.method == COST}
-        self.problems = list(dict.fromkeys(r.problem for r in self.curves.rows))
 
     def value(self, axis: str, row: Row) -> float:
         """By the name of an axis; work is points of gradients, and of products at their cost."""
         work = row.data_points + self.costs.get((row.problem, row.batch_size), 0.0) * row.products * row.batch_size
         return {"data points": float(row.data_points), "work": work, "seconds": row.seconds}[axis]
-
-    def to(self, axis: str, name: str, method: str, batch: int, gap: float) -> float:
-        """What it took to reach a gap, the median over seeds; infinite where it was not reached."""
-        cost = partial(self.value, axis)
-        return self.curves.first(name, method, batch, lambda r: self.curves.gap(r) <= gap, cost)
 
 
 def solver_curve(template: Row) -> list[Row]:

@@ -13,7 +13,7 @@ from infhess.bench.deep_baselines import ADAM, COSINE, METHODS, MUON, NO_RATE, S
 from infhess.bench.standings import COSTS, MEASURES, MINE, Standings, default_of, slower_start
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
-from infhess.harness import RATE, Cells, Row, Target, at_least, at_most, markdown, missing, target_cells, write
+from infhess.harness import RATE, Cells, Row, Target, at_least, at_most, markdown, missing, target_cells
 from infhess.problems.net_sets import SETS, net_problem, set_of
 
 # Problems that a target names.
@@ -160,10 +160,7 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
         "summary": ("At the end: objective / test loss / test accuracy", summary(standings)),
         "targets": ("Targets", target_cells(targets(standings))),
     }
-    texts = {name: markdown(cells) for name, (_, cells) in first.items()}
-    texts["table"] = "\n".join(f"{title}\n\n{markdown(cells)}" for title, cells in tables)
-    for name, text in texts.items():
-        write(folder / f"{name}.md", text)
+    cells = {name: table for name, (_, table) in first.items()}
     whole = Page(
         "Nets without a rate, head to head",
         f"infhess {__version__} and what users would pick instead: infhess bench deep --seed {seeds[0]}",
@@ -172,8 +169,8 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
         notes(standings, seeds),
         [*first.values(), *tables],
     )
-    write(folder / "report.html", whole.html())
-    return f"{texts['summary']}\n{texts['targets']}"
+    whole.write(folder, cells, heading="")
+    return "\n".join(map(markdown, cells.values()))
 
 
 def profile(values: dict[str, dict[str, float]]) -> dict[str, list[float]]:

@@ -1,7 +1,7 @@
 """The harness: training runs, budgets, counting and tuning; problems × methods × budgets → rows."""
 
 from infhess.harness.comparison import TUNING_SEED, Cell
-from infhess.harness.curves import EXACT, GAPS, START, Curves, ends_of, optimum, shown, thinned
+from infhess.harness.curves import EXACT, GAPS, START, Axes, Curves, ends_of, optimum, shown, thinned
 from infhess.harness.jobs import Job
 from infhess.harness.methods import Baseline, Make, Setting, fixed, missing, online, paper, schedule_free, sgd, updated
 from infhess.harness.rows import Row, RowFile
@@ -26,6 +26,6 @@ __all__ = [
     "ACCURACY", "AVERAGED", "BESIDE", "MakeOptimizer", "Method", "Online", "Problem", "RATE", "Run", "Training",
     "WALL", "curve",
     "Baseline", "Make", "Setting", "fixed", "missing", "online", "paper", "schedule_free", "sgd", "updated",
-    "Cell", "Curves", "EXACT", "GAPS", "START", "TUNING_SEED", "ends_of", "optimum", "shown", "thinned",
+    "Axes", "Cell", "Curves", "EXACT", "GAPS", "START", "TUNING_SEED", "ends_of", "optimum", "shown", "thinned",
     "Cells", "Target", "at_least", "at_most", "markdown", "target_cells", "write",
 ]  # fmt: skip

@@ -11,8 +11,8 @@ import typer
 from infhess._version import __version__
 from infhess.cli.bench import bench
 from infhess.cli.data import data
-from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, remedies
-from infhess.cli.usage import OneLine
+from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers
+from infhess.cli.usage import OneLine, remedies
 
 if TYPE_CHECKING:
     from infhess.harness.rows import RowFile

@@ -21,7 +21,7 @@ from infhess.data import digits
 from infhess.harness import Job, Row, curve, markdown
 from infhess.harness.training import ends
 from infhess.problems import Data, NetProblem, seeded
-from infhess.problems.nets import CharGru, CharTransformer, mlp
+from infhess.problems.nets import CharRecurrent, CharTransformer, mlp
 
 EXPERIMENT, RUNS, CHANCE = "bench-deep-safety", 500, math.log(10)
 FEWEST, MOST, POINTS = 100, 400, 3_200  # steps of a run: those that read so many points, within bounds
@@ -65,7 +65,7 @@ class Trial:
 class Rows(nn.Module):
     """An image as a sequence of its rows, each of eight intensities, to a net for sequences; the last output counts."""
 
-    def __init__(self, net: CharGru | CharTransformer, width: int) -> None:
+    def __init__(self, net: CharRecurrent | CharTransformer, width: int) -> None:
         super().__init__()
         net.letters = nn.Linear(8, width)  # type: ignore[assignment]
         self.net = net
@@ -87,7 +87,7 @@ def convolutions() -> nn.Module:
 NETS: dict[str, Any] = {
     "MLP": lambda: nn.Sequential(nn.Flatten(), *mlp(64, 24, 16, 10)),
     "CNN": convolutions,
-    "GRU": lambda: Rows(CharGru(10, 16), 16),
+    "GRU": lambda: Rows(CharRecurrent(10, 16), 16),
     "transformer": lambda: Rows(CharTransformer(10, 8, 16, 2, 1), 16),
 }
 GRID: dict[str, tuple[Any, ...]] = {

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
-from typing import Any
 
 import torch
 
 from infhess import harness
+from infhess.bench.accuracy_baselines import applies, scikit_model
 from infhess.bench.convex_baselines import METHODS, ONLINE
 from infhess.curvature import Hessian
 from infhess.harness import AVERAGED, Job, Row, Setting, ends_of, optimum, thinned
 from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
 from infhess.harness.timing import median_seconds, timed
-from infhess.problems import ConvexProblem, Shuffled, convex_problem, squares
+from infhess.problems import ConvexProblem, Shuffled, convex_problem
 
 EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
 COST = "cost of a product"
@@ -131,11 +131,9 @@ def solver_curve(template: Row) -> list[Row]:
     """Loss by seconds: the solver from the start, with twice as many iterations each time."""
     from sklearn.exceptions import ConvergenceWarning
 
-    p, rows = convex_problem(template.problem), []
-    for iterations in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-        solver = solver_for(p, template.method.removeprefix("scikit-learn "), iterations)
-        if solver is None:
-            break
+    p, rows, name = convex_problem(template.problem), [], template.method.removeprefix("scikit-learn ")
+    for iterations in (1, 2, 4, 8, 16, 32, 64, 128, 256) if applies(name, p) else ():
+        solver = scikit_model(name, p, iterations, tolerance=1e-12)
         (x, y), model = (t.numpy() for t in p.data), p.model()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -145,13 +143,3 @@ def solver_curve(template: Row) -> list[Row]:
         if seconds > LONGEST:
             break
     return rows or [replace(template, loss=math.nan)]
-
-
-def solver_for(problem: ConvexProblem, solver: str, iterations: int) -> Any:
-    """A solver for a problem, at most so many iterations; None where it does not apply."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    options = {"solver": solver, "fit_intercept": False, "max_iter": iterations, "tol": 1e-12, "random_state": 0}
-    if problem.loss_of is squares:
-        return Ridge(alpha=1e-10, **options) if solver == "saga" else None
-    return LogisticRegression(C=1 / (len(problem.data[0]) * problem.l2), **options)

@@ -82,19 +82,15 @@ def targets(ends: Ends) -> list[Target]:
         if not runs:
             continue
         lost = [x for n, of in runs.items() for run in of for x in run if not x < ends.first[n]]
-        found.append(
-            at_most(f"around {base}: runs lost, of {sum(len(r) for of in runs.values() for r in of)}", len(lost), 0)
-        )
+        total = sum(len(run) for of in runs.values() for run in of)
+        found.append(at_most(f"around {base}: runs lost, of {total}", len(lost), 0))
         means = {n: fmean(map(fmean, of)) for n, of in runs.items()}
         apart = [n for n, of in runs.items() if not max(abs(fmean(r) - means[n]) for r in of) <= 2 * noise(of)]
         found.append(_none_of(f"around {base}: problems where rates differ by over two deviations of seeds", apart))
         rivals = {n: ends.of(n, rival) for n in runs}
         behind = [n for n, x in rivals.items() if x and not means[n] <= fmean(x) + 2 * noise(runs[n])]
-        found += (
-            [_none_of(f"around {base}: problems where it is not level with {rival}", behind)]
-            if any(rivals.values())
-            else []
-        )
+        if any(rivals.values()):
+            found.append(_none_of(f"around {base}: problems where it is not level with {rival}", behind))
     return found
 
 

@@ -149,7 +149,7 @@ def report(rows: Sequence[Row], folder: Path, seeds: Sequence[int]) -> str:
         page.notes("bench-convex-accuracy", **values),
         [("minimize, and the best of the others", lead), ("Targets", aims), *everything(axes)],
     )
-    whole.write(folder, {"summary": lead, "targets": aims})
+    whole.write(folder, summary=lead, targets=aims)
     return f"{markdown(lead)}\n{markdown(aims)}"
 
 

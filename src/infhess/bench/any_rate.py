@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 
 from infhess.bench.deep_baselines import ADAM, AROUND, BASES, METHODS, RANK, RANKED, SGD
 from infhess.bench.deep_bench import EXPERIMENT, Selection
-from infhess.harness import Cells, Job, Row, Setting, Target, at_most, markdown, target_cells, write
+from infhess.harness import Cells, Job, Row, Setting, Target, at_most, target_cells, written
 from infhess.harness.comparison import Comparison, best_settings, read_settings
 from infhess.harness.training import ends
 from infhess.problems.net_sets import net_problem
@@ -132,8 +132,4 @@ def _shown(x: float) -> str:
 def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
     """starts.md, rank.md and targets.md; returns them."""
     ends = Ends(rows, seeds)
-    cells = {"starts": from_any_rate(ends), "rank": directions(ends), "targets": target_cells(targets(ends))}
-    texts = {name: markdown(table) for name, table in cells.items()}
-    for name, text in texts.items():
-        write(folder / f"{name}.md", text)
-    return "\n".join(texts.values())
+    return written(folder, starts=from_any_rate(ends), rank=directions(ends), targets=target_cells(targets(ends)))

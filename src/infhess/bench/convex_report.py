@@ -49,7 +49,7 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
         notes(axes, seeds),
         [("Ahead by how much", lead), ("Targets", aims), *everything(axes)],
     )
-    whole.write(folder, {"summary": ahead(axes, GAPS[1:3]), "targets": aims})
+    whole.write(folder, summary=ahead(axes, GAPS[1:3]), targets=aims)
     return f"{markdown(lead)}\n{markdown(aims)}"
 
 

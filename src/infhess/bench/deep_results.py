@@ -146,7 +146,7 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
         notes(standings, seeds),
         [("At the end: objective / test loss / test accuracy", lead), ("Targets", aims), *everything(standings)],
     )
-    whole.write(folder, {"summary": lead, "targets": aims}, heading="")
+    whole.write(folder, heading="", summary=lead, targets=aims)
     return f"{markdown(lead)}\n{markdown(aims)}"
 
 

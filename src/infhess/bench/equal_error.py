@@ -15,7 +15,7 @@ from torch import Tensor
 
 from infhess.bench import matfree_tools
 from infhess.bench import timed_tools as tools
-from infhess.bench.timed_nets import NETS, TOP, FullData, full_data, seconds_of, timed_net
+from infhess.bench.timed_nets import NETS, FullData, full_data, seconds_of, timed_net, top_error
 from infhess.bench.timed_tools import Distribution, Found
 from infhess.harness import Job, Row, markdown
 
@@ -161,12 +161,6 @@ def tried(
     return row, seconds[0]
 
 
-def top_error(values: Tensor, exact: FullData) -> float:
-    """Mean relative error of the top five; one that was not found counts as 1."""
-    found = torch.nn.functional.pad(values[:TOP].double(), (0, TOP - len(values[:TOP])))
-    return float(((found - exact.top) / exact.top).abs().mean())
-
-
 def distance(found: Distribution, exact: FullData) -> float:
     """Kolmogorov's: how far a distribution function leaves what the moments of the true one allow for.
 
@@ -190,7 +184,7 @@ def _places(exact: FullData) -> Tensor:
 
 
 ERRORS: dict[str, Callable[[Any, FullData], float]] = {
-    TOPS: top_error,
+    TOPS: lambda values, exact: top_error(values, exact.top),
     TRACE: lambda value, exact: abs(value / exact.trace - 1),
     DENSITY: distance,
 }

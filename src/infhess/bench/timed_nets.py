@@ -187,6 +187,12 @@ def exact_trace(net: Timed) -> float:
     return total / net.points
 
 
+def top_error(values: Tensor, exact: Tensor) -> float:
+    """Mean relative error of the top eigenvalues; one that was not found counts as 1."""
+    found = torch.nn.functional.pad(values[: len(exact)].double(), (0, max(0, len(exact) - len(values))))
+    return float(((found - exact) / exact).abs().mean())
+
+
 def seconds_of(call: Callable[[], object]) -> float:
     """Processor seconds of a call: other processes on the machine do not count."""
     start = time.process_time()

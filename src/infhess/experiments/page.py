@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infhess.experiments import plots
-from infhess.harness import Cells, markdown, shown, write
+from infhess.harness import Cells, markdown, shown, write, written
 from infhess.harness.tables import plain
 
 if TYPE_CHECKING:
@@ -58,10 +58,9 @@ class Page:
         template = templates(escape=True).get_template("report.html")
         return plain(template.render(page=self, classes=CLASSES, drawn=drawn, sections=self.sections())) + "\n"
 
-    def write(self, folder: Path, files: Mapping[str, Cells], heading: str = "### ") -> None:
+    def write(self, folder: Path, heading: str = "### ", **files: Cells) -> None:
         """report.html, and tables in Markdown: the first of the page by the names in `files`, all others as table.md."""
-        for name, cells in files.items():
-            write(folder / f"{name}.md", markdown(cells))
+        written(folder, **files)
         rest = self.tables[len(files) :]
         write(folder / "table.md", "\n".join(f"{heading}{title}\n\n{markdown(cells)}" for title, cells in rest))
         write(folder / "report.html", self.html())

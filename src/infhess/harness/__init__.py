@@ -5,7 +5,7 @@ from infhess.harness.curves import EXACT, GAPS, START, Axes, Curves, ends_of, op
 from infhess.harness.jobs import Job
 from infhess.harness.methods import Baseline, Make, Setting, fixed, missing, online, paper, schedule_free, sgd, updated
 from infhess.harness.rows import Row, RowFile
-from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, target_cells, write
+from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, target_cells, write, written
 from infhess.harness.training import (
     ACCURACY,
     AVERAGED,
@@ -27,5 +27,5 @@ __all__ = [
     "WALL", "curve",
     "Baseline", "Make", "Setting", "fixed", "missing", "online", "paper", "schedule_free", "sgd", "updated",
     "Axes", "Cell", "Curves", "EXACT", "GAPS", "START", "TUNING_SEED", "ends_of", "optimum", "shown", "thinned",
-    "Cells", "Target", "at_least", "at_most", "markdown", "target_cells", "write",
+    "Cells", "Target", "at_least", "at_most", "markdown", "target_cells", "write", "written",
 ]  # fmt: skip

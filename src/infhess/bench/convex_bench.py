@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
+from itertools import product
 
 import torch
 
@@ -22,7 +23,10 @@ from infhess.problems import ConvexProblem, Shuffled, convex_problem
 
 EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
 COST = "cost of a product"
-BUDGETS = dict.fromkeys(("sarcos-map", "sarcos-nat", "mnist-3v5"), 200_000) | {
+BUDGETS = {
+    "sarcos-map": 200_000,
+    "sarcos-nat": 200_000,
+    "mnist-3v5": 200_000,
     "digits": 100_000,
     "breast-cancer": 60_000,
 }
@@ -56,11 +60,9 @@ def tuning(budgets: dict[str, int]) -> Iterator[Job]:
 def stability(seeds: Sequence[int], budgets: dict[str, int]) -> Iterator[Job]:
     """infhess over batch sizes, to count divergences."""
     comparison, online = Comparison(STABILITY, convex_problem, stable), METHODS[ONLINE]
-    for name, budget in budgets.items():
-        for batch in STABLE_BATCHES:
-            cell = Cell(name, batch, min(budget, STABLE_BUDGET))
-            for seed in seeds:
-                yield comparison.job(cell, ONLINE, online.make, Setting(0.0, AVERAGED), seed)
+    for (name, budget), batch, seed in product(budgets.items(), STABLE_BATCHES, seeds):
+        cell = Cell(name, batch, min(budget, STABLE_BUDGET))
+        yield comparison.job(cell, ONLINE, online.make, Setting(0.0, AVERAGED), seed)
 
 
 def stable(rows: Sequence[Row], budget: int) -> list[Row]:

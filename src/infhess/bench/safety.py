@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -29,7 +29,7 @@ FEWEST, MOST, POINTS = 100, 400, 3_200  # steps of a run: those that read so man
 
 @dataclass(frozen=True)
 class Trial:
-    """What is unusual about a run; the fields are what the table is by."""
+    """What is unusual about a run; the fields are those of the grid."""
 
     net: str
     loss: float
@@ -167,11 +167,9 @@ def summary(rows: Sequence[Row]) -> str:
     of = {(t.name, t.batch): t for t in (Trial(*values) for values in product(*GRID.values()))}
     found = [(of[row.problem, row.batch_size], lost(row)) for row in rows]
     lines = [["what", "value", "runs", "lost"]]
-    for field in fields(Trial):
-        runs, gone = (Counter(getattr(t, field.name) for t, dead in found if dead >= least) for least in (False, True))
-        lines += [
-            [field.name.replace("_", " "), str(v), str(runs[v]), str(gone[v])] for v in GRID[field.name] if runs[v]
-        ]
+    for name, values in GRID.items():
+        runs, gone = (Counter(getattr(t, name) for t, dead in found if dead >= least) for least in (False, True))
+        lines += [[name.replace("_", " "), str(v), str(runs[v]), str(gone[v])] for v in values if runs[v]]
     named = [f"- {r.problem}, batch {r.batch_size}: {r.loss:.4g}, {r.metric:.4g} at the start" for r in rows if lost(r)]
     head = (
         f"Lost: {len(named)} of {len(rows)} runs. A run is lost if its objective is not finite, not below that at the start, "

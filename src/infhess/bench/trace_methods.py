@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from statistics import mean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class Guess(NamedTuple):
 Method = Callable[[BatchSource, torch.Generator], Guess]
 
 
-def measured_by_infhess(source: BatchSource, g: torch.Generator, **options: int) -> Guess:
+def measured_by_infhess(source: BatchSource, g: torch.Generator, **options: Any) -> Guess:
     """`infhess.trace`; without a sketch it is Hutchinson's: random signs, a fresh batch for each."""
     found = trace(source, generator=g, **options)
     return Guess(found.value, found.interval(0.95))

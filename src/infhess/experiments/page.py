@@ -78,9 +78,8 @@ def verdict(*holds: bool) -> str:
 
 def claim_list(claims: Sequence[Claim]) -> str:
     """In Markdown: what the paper says, the verdict, and what was found; too long for the cells of a table."""
-    return plain(
-        "\n".join(f"**{c.paper}** *{c.verdict.capitalize()}.*\n{c.found} {c.why}".strip() + "\n" for c in claims)
-    )
+    texts = (f"**{c.paper}** *{c.verdict.capitalize()}.*\n{c.found} {c.why}".strip() for c in claims)
+    return plain("\n".join(f"{text}\n" for text in texts))
 
 
 def claims(name: str, verdicts: Sequence[str], **values: Any) -> list[Claim]:
@@ -104,10 +103,8 @@ def templates(*, escape: bool) -> Environment:
     """Those of this package; a name that is not given is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    loader = PackageLoader("infhess.experiments")
-    found = Environment(
-        loader=loader, autoescape=escape, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    found = Environment(loader=PackageLoader("infhess.experiments"), autoescape=escape, undefined=StrictUndefined)
+    found.trim_blocks = found.lstrip_blocks = True
     found.filters |= {"g2": "{:.2g}".format, "points": shown}
     return found
 

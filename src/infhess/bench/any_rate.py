@@ -50,17 +50,13 @@ class Ends:
     """The first and last rows of runs."""
 
     def __init__(self, rows: Sequence[Row], seeds: Sequence[int]) -> None:
-        self.problems = list(dict.fromkeys(row.problem for row in rows))
-        self.first: dict[str, float] = {}  # all begin with the same weights
-        self._last: dict[tuple[str, str, int], Row] = {}
-        for row in rows:
-            if row.seed in seeds:
-                self._last[row.problem, row.method, row.seed] = row
-                self.first.setdefault(row.problem, row.loss)
+        self.problems, kept = list(dict.fromkeys(row.problem for row in rows)), [r for r in rows if r.seed in seeds]
+        self.first = {row.problem: row.loss for row in reversed(kept)}  # all begin with the same weights
+        self._last = {(row.problem, row.method, row.seed): row.loss for row in kept}
 
     def of(self, problem: str, method: str) -> list[float]:
         """Objectives at the end, one for each seed."""
-        return [row.loss for (p, m, _), row in self._last.items() if (p, m) == (problem, method)]
+        return [loss for (p, m, _), loss in self._last.items() if (p, m) == (problem, method)]
 
     def from_rates(self, problem: str, base: str) -> list[list[float]]:
         """The same around a base, by the rate that it was made with."""

@@ -65,7 +65,7 @@ def test_what_is_compiled_counts_with_the_call_that_compiles_it(net, monkeypatch
         return Found(float(VALUES.sum()), products, points)
 
     clock = iter([5.0, 0.1, 0.1, 0.1, 0.1, 0.1])
-    monkeypatch.setattr(equal_error, "seconds_of", lambda call: (call(), next(clock))[1])
+    monkeypatch.setattr(equal_error, "processor_seconds", lambda call: (call(), next(clock))[1])
     monkeypatch.setitem(equal_error.TOOLS, "mine", Tool({TRACE: tool}, compiles=True))
     rows = equal_error.climbed(Row(EXPERIMENT, "digits", "mine: trace to 5 %"), "mine", TRACE, net)
     assert [(r.method, r.seconds) for r in rows] == [

@@ -40,13 +40,12 @@ def accuracy_problem(name: str) -> ConvexProblem:
 
 
 def optima(names: Sequence[str]) -> Iterator[Job]:
-    """The exact solutions: the metric is how many numbers the data holds."""
-    for name in names:
-        yield Job(Row(EXPERIMENT, name, EXACT), optimum_rows)
+    """The exact solutions."""
+    return (Job(Row(EXPERIMENT, name, EXACT), optimum_rows) for name in names)
 
 
 def optimum_rows(template: Row) -> list[Row]:
-    """By Newton's method in double precision, and the start."""
+    """By Newton's method in double precision, and the start; the metric is how many numbers the data holds."""
     p = accuracy_problem(template.problem)
     x = p.data[0]
     ends = {EXACT: p.value(p.solved()), START: p.value(p.model())}

@@ -24,12 +24,8 @@ from infhess.problems import ConvexProblem, Shuffled, convex_problem
 EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
 COST = "cost of a product"
 BUDGETS = {
-    "sarcos-map": 200_000,
-    "sarcos-nat": 200_000,
-    "mnist-3v5": 200_000,
-    "digits": 100_000,
-    "breast-cancer": 60_000,
-}
+    "sarcos-map": 200_000, "sarcos-nat": 200_000, "mnist-3v5": 200_000, "digits": 100_000, "breast-cancer": 60_000,
+}  # fmt: skip
 QUICK = {"digits": 30_000, "breast-cancer": 20_000}
 BATCHES = (32, 256)
 STABLE_BATCHES, STABLE_BUDGET = (8, 32, 128, 512), 40_000

@@ -55,9 +55,8 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
 
 def ahead(axes: Axes, gaps: Sequence[float]) -> Cells:
     """infhess, and the best of all baselines in its best setting divided by infhess, for each axis and gap."""
-    lines = [
-        ["problem, batch", "gap", "infhess: data points", "best baseline / infhess: data points", "work", "seconds"]
-    ]
+    head = ["problem, batch", "gap", "infhess: data points"]
+    lines = [[*head, "best baseline / infhess: data points", "work", "seconds"]]
     for name, batch, gap in product(axes.problems, BATCHES, gaps):
         mine = shown(axes.to("data points", name, ONLINE, batch, gap))
         lines.append([f"{name}, {batch}", f"{gap:.0e}", mine, *(_ratio(axes, a, name, batch, gap) for a in AXES)])

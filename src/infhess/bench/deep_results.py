@@ -42,10 +42,8 @@ def _ends(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Ta
     """Against defaults and learning-rate-free methods, and against the best tuned one, in each measure."""
     for measure in MEASURES:
         of = [name for name in names if name in standings.measured(measure)]
-        default, tuned = (
-            {name: standings.ratio(name, measure, tuned=best) for name in of if standings.peers(name)}
-            for best in (False, True)
-        )
+        of = [name for name in of if standings.peers(name)]
+        default, tuned = ({n: standings.ratio(n, measure, tuned=best) for n in of} for best in (False, True))
         for what, ratios, level, share in (
             ("ahead of all peers at their defaults", default, 1.0, 0.9),
             ("ahead of the best tuned peer", tuned, 1.0, 0.5),
@@ -95,10 +93,8 @@ def summary(standings: Standings) -> Cells:
         f"{COSINE}, tuned": lambda name, measure: standings.tuned(name, COSINE, measure),
         "best peer, tuned": partial(standings.best, tuned=True),
     }
-    return [
-        ["problem", *columns],
-        *([name, *(_all(standings, name, pick) for pick in columns.values())] for name in standings.problems),
-    ]
+    lines = [[name, *(_all(standings, name, pick) for pick in columns.values())] for name in standings.problems]
+    return [["problem", *columns], *lines]
 
 
 def _all(standings: Standings, name: str, pick: Callable[[str, str], str]) -> str:

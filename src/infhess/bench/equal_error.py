@@ -15,9 +15,10 @@ from torch import Tensor
 
 from infhess.bench import matfree_tools
 from infhess.bench import timed_tools as tools
-from infhess.bench.timed_nets import NETS, FullData, full_data, seconds_of, timed_net, top_error
+from infhess.bench.timed_nets import NETS, FullData, full_data, timed_net, top_error
 from infhess.bench.timed_tools import Distribution, Found
 from infhess.harness import Job, Row, markdown
+from infhess.harness.timing import processor_seconds
 
 EXPERIMENT = "bench-curvature-seconds"
 SIZES, QUICK = ("1e4 weights", "1e5 weights", "1e6 weights"), ("digits",)
@@ -110,7 +111,7 @@ def jobs(seed: int, folder: Path, *, quick: bool = False) -> Iterator[Job]:
 def truth(template: Row, folder: Path) -> list[Row]:
     """Seconds of products with all of the data, and how far quadrature leaves the distribution open, as the loss."""
     name = template.problem
-    seconds = seconds_of(lambda: full_data(name, folder))
+    seconds = processor_seconds(lambda: full_data(name, folder))
     exact, net = full_data(name, folder), timed_net(name)
     low, high = exact.measure.bounds(_places(exact))
     row = replace(template, data_points=net.points, products=math.prod(NETS[name].runs), seconds=seconds)
@@ -154,7 +155,7 @@ def tried(
     trials = min(QUANTITIES[quantity].trials, NETS[template.problem].trials)
     for trial in range(1 + tool.compiles if rung and rung[0] >= net.points else trials):
         g = torch.Generator().manual_seed(10**6 * (template.seed + 1) + 1000 * number + trial)
-        seconds.append(seconds_of(lambda: found.append(tool.calls[quantity](net, *rung, g))))  # noqa: B023
+        seconds.append(processor_seconds(lambda: found.append(tool.calls[quantity](net, *rung, g))))  # noqa: B023
     error = mean(ERRORS[quantity](f.value, exact) for f in found)
     row = replace(template, products=found[-1].products, data_points=found[-1].points, loss=error)
     row = replace(row, seconds=median(seconds[1:] or seconds), metric=float(rung[0] if rung else net.points))

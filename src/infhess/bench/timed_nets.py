@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -187,10 +186,3 @@ def top_error(values: Tensor, exact: Tensor) -> float:
     """Mean relative error of the top eigenvalues; one that was not found counts as 1."""
     found = torch.nn.functional.pad(values[: len(exact)].double(), (0, max(0, len(exact) - len(values))))
     return float(((found - exact) / exact).abs().mean())
-
-
-def seconds_of(call: Callable[[], object]) -> float:
-    """Processor seconds of a call: other processes on the machine do not count."""
-    start = time.process_time()
-    call()
-    return time.process_time() - start

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from infhess.bench.coverage import truth_of
-from infhess.bench.timed_nets import seconds_of
 from infhess.curvature.batch_source import BatchSource
 from infhess.harness import Job, Row, markdown
+from infhess.harness.timing import processor_seconds
 from infhess.spectra import trace
 
 EXPERIMENT = "bench-curvature-trace"
@@ -103,7 +103,7 @@ def measured(template: Row, trials: int) -> list[Row]:
     for trial in range(trials):
         g = torch.Generator().manual_seed(10**8 * (template.seed + 1) + 10**4 * batch + trial)
         source = truth.problem.source(batch, g, torch.float32)
-        seconds.append(seconds_of(lambda: found.append(METHODS[template.method](source, g))))  # noqa: B023
+        seconds.append(processor_seconds(lambda: found.append(METHODS[template.method](source, g))))  # noqa: B023
     error = mean((f.value / total - 1) ** 2 for f in found) ** 0.5
     covered = [f.interval[0] <= total <= f.interval[1] for f in found if not math.isnan(f.interval[0])]
     row = replace(template, data_points=source.data_points, products=source.products, seconds=median(seconds))

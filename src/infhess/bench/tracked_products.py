@@ -10,8 +10,9 @@ from statistics import mean
 
 import torch
 
-from infhess.bench.timed_nets import Epochs, Timed, seconds_of, timed_net
+from infhess.bench.timed_nets import Epochs, Timed, timed_net
 from infhess.harness import Job, Row, markdown
+from infhess.harness.timing import processor_seconds
 from infhess.spectra import Spectrum, Tracker, spectrum
 
 EXPERIMENT = "bench-curvature-tracker"
@@ -40,7 +41,7 @@ def followed(template: Row, rate: float, k: int, updates: int) -> list[Row]:
     widths, seconds = {name: list[float]() for name in calls}, dict.fromkeys(calls, 0.0)
     for _ in range(updates):
         for name, call in calls.items():
-            seconds[name] += seconds_of(lambda: widths[name].append(width(call())))  # noqa: B023
+            seconds[name] += processor_seconds(lambda: widths[name].append(width(call())))  # noqa: B023
         next(steps)
     rows, template = [], replace(template, loss=mean(m.warm for m in tracker.history))
     for name, source in zip(calls, sources):

@@ -11,9 +11,8 @@ from statistics import fmean, stdev
 
 from infhess.bench.deep_baselines import ADAM, AROUND, BASES, METHODS, RANK, RANKED, SGD
 from infhess.bench.deep_bench import EXPERIMENT, Selection
-from infhess.harness import Cells, Job, Row, Setting, Target, at_most, target_cells, written
+from infhess.harness import Cells, Job, Row, Setting, Target, at_most, ends, target_cells, written
 from infhess.harness.comparison import Comparison, best_settings, read_settings
-from infhess.harness.training import ends
 from infhess.problems.net_sets import net_problem
 
 TUNING, STARTS = "bench-deep-tuning", "bench-deep-starts"

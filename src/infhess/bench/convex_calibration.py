@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from infhess.harness import EXACT, START, Job, Row, at_least, at_most, target_cells, written
-from infhess.harness.rows import Key
+from infhess.harness import EXACT, START, Job, Key, Row, at_least, at_most, target_cells, written
 from infhess.minimizing.minimize import GIB
 from infhess.minimizing.run import Run
 from infhess.problems import ConvexProblem

@@ -18,8 +18,7 @@ from infhess.bench.eigen_baselines import EIGENSOLVERS, INFHESS, TOP, Found, mis
 from infhess.bench.timed_nets import top_error
 from infhess.curvature import Hessian
 from infhess.experiments import plots
-from infhess.harness import Job, Row, markdown
-from infhess.harness.timing import timed
+from infhess.harness import Job, Row, markdown, timed
 
 EXPERIMENT = "bench-curvature"
 BATCHES, PRODUCTS, TRIALS = (16, 64, 256, 1024), (16, 32, 64), 3

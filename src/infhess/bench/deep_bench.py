@@ -9,8 +9,7 @@ from itertools import product
 from typing import NamedTuple
 
 from infhess.bench.deep_baselines import AROUND, BASES, COMPARED, COSINE, METHODS, MUON, RANKED, ROTATED, SOAP, decades
-from infhess.harness import BESIDE, Baseline, Cell, Curves, Job, Row, Setting, missing
-from infhess.harness.comparison import Comparison
+from infhess.harness import BESIDE, Baseline, Cell, Comparison, Curves, Job, Row, Setting, missing
 from infhess.problems.net_sets import SETS, SLOW, longer, net_problem
 
 EXPERIMENT = "bench-deep"

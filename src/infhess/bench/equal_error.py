@@ -17,8 +17,7 @@ from infhess.bench import matfree_tools
 from infhess.bench import timed_tools as tools
 from infhess.bench.timed_nets import NETS, FullData, full_data, timed_net, top_error
 from infhess.bench.timed_tools import Distribution, Found
-from infhess.harness import Job, Row, markdown
-from infhess.harness.timing import processor_seconds
+from infhess.harness import Job, Row, markdown, processor_seconds
 
 EXPERIMENT = "bench-curvature-seconds"
 SIZES, QUICK = ("1e4 weights", "1e5 weights", "1e6 weights"), ("digits",)

@@ -17,8 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from infhess.bench.loop import resident
 from infhess.curvature import Hessian
-from infhess.harness import Job, Row, markdown
-from infhess.harness.timing import on_threads
+from infhess.harness import Job, Row, markdown, on_threads
 from infhess.problems import seeded
 from infhess.problems.nets import CharTransformer
 from infhess.spectra import spectrum

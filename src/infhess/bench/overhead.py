@@ -18,9 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import infhess
-from infhess.harness import Job, Row, Target, at_most, markdown, target_cells
+from infhess.harness import Job, Row, Target, at_most, markdown, on_threads, target_cells
 from infhess.harness.methods import imported
-from infhess.harness.timing import on_threads
 from infhess.problems import Data, paper_net, seeded
 from infhess.problems.shuffled import Loss, objective
 

@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from infhess.bench.deep_baselines import METHODS, ROTATED
 from infhess.data import digits
-from infhess.harness import Job, Row, curve, markdown
-from infhess.harness.training import ends
+from infhess.harness import Job, Row, curve, ends, markdown
 from infhess.problems import Data, NetProblem, seeded
 from infhess.problems.nets import CharRecurrent, CharTransformer, mlp
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from infhess.bench.coverage import truth_of
 from infhess.curvature.batch_source import BatchSource
-from infhess.harness import Job, Row, markdown
-from infhess.harness.timing import processor_seconds
+from infhess.harness import Job, Row, markdown, processor_seconds
 from infhess.spectra import trace
 
 EXPERIMENT = "bench-curvature-trace"

@@ -11,8 +11,7 @@ from statistics import mean
 import torch
 
 from infhess.bench.timed_nets import Epochs, Timed, timed_net
-from infhess.harness import Job, Row, markdown
-from infhess.harness.timing import processor_seconds
+from infhess.harness import Job, Row, markdown, processor_seconds
 from infhess.spectra import Spectrum, Tracker, spectrum
 
 EXPERIMENT = "bench-curvature-tracker"

@@ -35,8 +35,7 @@ def inference(
     with remedies():
         from infhess.bench import inference as comparison
         from infhess.cli import show
-        from infhess.harness.rows import RowFile
-        from infhess.harness.tables import write
+        from infhess.harness import RowFile, write
 
         file = RowFile(out, fresh=fresh, seed=seed)
         show.run(list(comparison.jobs(seed, quick=quick)), file, 1)  # timed, one after the other
@@ -94,9 +93,7 @@ def convex(
         from infhess.cli import show
         from infhess.data import use
         from infhess.experiments import plots
-        from infhess.harness.comparison import write_settings
-        from infhess.harness.methods import missing
-        from infhess.harness.rows import RowFile
+        from infhess.harness import RowFile, missing, write_settings
 
         plots.require()
         use(data_dir)

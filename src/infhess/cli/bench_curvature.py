@@ -70,8 +70,7 @@ def curvature(
     with remedies():
         from infhess.cli import show
         from infhess.data import use
-        from infhess.harness.rows import RowFile
-        from infhess.harness.timing import on_threads
+        from infhess.harness import RowFile, on_threads
 
         given = {"coverage": coverage, "density": density, "trace": trace, "tracker": tracker}
         given |= {"large": large, "edge": edge, "seconds": seconds}

@@ -86,9 +86,7 @@ def _compare(kind: str, chosen: Selection, file: RowFile, workers: int) -> None:
     from infhess.bench import any_rate, batch_sizes, deep_bench, deep_results, rule_variants
     from infhess.bench.deep_baselines import METHODS
     from infhess.cli import show
-    from infhess.harness.comparison import write_settings
-    from infhess.harness.methods import missing
-    from infhess.harness.timing import on_threads
+    from infhess.harness import missing, on_threads, write_settings
 
     show.not_installed(missing(METHODS))
     folder, summaries = file.path.parent, {"batches": batch_sizes, "variants": rule_variants}

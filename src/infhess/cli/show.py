@@ -14,10 +14,9 @@ from rich.table import Table
 from infhess.cli.measure import Measured
 from infhess.data import File
 from infhess.experiments.page import Claim
+from infhess.harness import Row, RowFile, write
 from infhess.harness.jobs import Job, cores
 from infhess.harness.jobs import run as run_jobs
-from infhess.harness.rows import Row, RowFile
-from infhess.harness.tables import write
 
 
 def console() -> Console:

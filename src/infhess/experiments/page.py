@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infhess.experiments import plots
-from infhess.harness import Cells, markdown, shown, write, written
-from infhess.harness.tables import plain
+from infhess.harness import Cells, markdown, plain, shown, write, written
 
 if TYPE_CHECKING:
     from jinja2 import Environment

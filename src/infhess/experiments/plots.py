@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from infhess._files import atomic
-from infhess.harness.curves import Axes
-from infhess.harness.rows import Row
-from infhess.harness.tables import plain
+from infhess.harness import Axes, Row, plain
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 GREEN, PURPLE = "#0b8f6a", "#a8458c"
@@ -162,15 +160,15 @@ def grid(rows: int, columns: int, height: float = 2.9, *, share: bool = True) ->
 
 
 def gap_panels(
-    axes: Axes, names: Sequence[str], lines: Callable[[str], Sequence[Line]], **size: float
+    axes: Axes, names: Sequence[str], lines: Callable[[str], Sequence[Line]], *, height: float, lowest: float
 ) -> tuple[Any, Any]:
     """The gap to the optimum against each axis, a row of panels for each problem; lines are by problem."""
-    fig, panels = grid(len(axes.problems), len(names), size["height"], share=False)
+    fig, panels = grid(len(axes.problems), len(names), height, share=False)
     for row, problem in zip(panels, axes.problems):
         for ax, axis in zip(row, names):
             for line in lines(problem):
                 draw(ax, line, lambda r: min(axes.curves.gap(r), 10.0), partial(axes.value, axis))
-            ax.set(xscale="log", yscale="log", ylim=(size["lowest"], 2), xlabel=axis)
+            ax.set(xscale="log", yscale="log", ylim=(lowest, 2), xlabel=axis)
         row[0].set_ylabel(f"{problem}: gap")
     return fig, panels
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from convex_cases import small
-from infhess.bench.published import Sketchy, inverse, nystrom
+from infhess.bench.published import SketchySgd, inverse, nystrom
 from infhess.problems.convex_problems import logistic
 from infhess.problems.shuffled import CountedStream, Shuffled
 
@@ -17,7 +17,7 @@ def sketchy(rank, rho, problem=None):
     problem = problem or small()
     torch.manual_seed(0)
     reading = CountedStream(Shuffled(problem.data, 300, torch.Generator().manual_seed(0)))
-    run = Sketchy(problem, reading, rank, rho)
+    run = SketchySgd(problem, reading, rank, rho)
     run.points = 300  # all of the data in each sketch
     return problem, run
 
@@ -57,7 +57,7 @@ def test_its_first_step_is_the_published_rule():
 def test_sketchy_estimates_again_each_epoch_unless_the_loss_is_quadratic():
     for problem, times in ((small(), 1), (small(logistic, l2=1e-2), 3)):
         reading = CountedStream(Shuffled(problem.data, 20, torch.Generator().manual_seed(0)))
-        run, estimates = Sketchy(problem, reading, 4, 0.1), []
+        run, estimates = SketchySgd(problem, reading, 4, 0.1), []
         estimate = run.estimate
         run.estimate = lambda estimates=estimates, estimate=estimate: (estimates.append(1), estimate())
         while reading.points < 950:

@@ -8,8 +8,8 @@ import pytest
 
 from infhess.bench import deep_results
 from infhess.bench.deep_baselines import ADAM, COSINE, SCHEDULE_FREE
-from infhess.bench.deep_bench import EXPERIMENT, Selection, beyond, jobs
-from infhess.bench.standings import COSTS, MINE, Standings, default_of, method_of, reached, slower_start
+from infhess.bench.deep_bench import EXPERIMENT, Selection, beyond, jobs, method_of
+from infhess.bench.standings import COSTS, MINE, Standings, default_of, reached, slower_start
 from infhess.harness.jobs import run as run_jobs
 from infhess.harness.rows import Row, RowFile
 from infhess.harness.training import ACCURACY

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from infhess.problems import final
-from infhess.problems.final import FINAL, LEVELS, pinball
-from infhess.problems.final_nets import Burgers, Clicks
+from infhess.problems.final import FINAL, LEVELS, Burgers, Clicks, pinball
 from infhess.problems.held_out import HELD_OUT
 from infhess.problems.net_problems import DEEP, FULL
 from infhess.problems.text import BRACKETS, nested

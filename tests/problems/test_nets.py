@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from infhess.problems.nets import CharGru, CharTransformer, batch_norm_net, digit_net
+from infhess.problems.nets import CharRecurrent, CharTransformer, batch_norm_net, digit_net
 
 
 def test_nets_map_shapes_and_attend_to_the_past_alone():
     assert batch_norm_net()(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert digit_net()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
-    for net in (CharTransformer(5, 8), CharGru(5)):
+    for net in (CharTransformer(5, 8), CharRecurrent(5)):
         codes = torch.randint(5, (2, 8))
         later = codes.clone()
         later[:, -1] = (later[:, -1] + 1) % 5

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from infhess.bench.published import SKETCHY
 from infhess.bench.recorder import Recorder
-from infhess.bench.sketchy import SKETCHY
 from infhess.curvature import Hessian
 from infhess.minimizing import minimize
 from infhess.problems import ConvexProblem
@@ -88,14 +88,8 @@ def scipy_minimize(method: str, problem: ConvexProblem, record: Recorder, **opti
     second = {} if method == "L-BFGS-B" else {"hessp": product}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        scipy_solver(
-            value_and_gradient,
-            W.detach().reshape(-1).numpy().copy(),
-            jac=True,
-            method=method,
-            options=options,
-            **second,
-        )
+        start = W.detach().reshape(-1).numpy().copy()
+        scipy_solver(value_and_gradient, start, jac=True, method=method, options=options, **second)
 
 
 def adam_cosine(rate: float, passes: int, problem: ConvexProblem, record: Recorder) -> None:
@@ -117,22 +111,13 @@ def adam_cosine(rate: float, passes: int, problem: ConvexProblem, record: Record
 
 def scikit_learn(solver: str, problem: ConvexProblem, record: Recorder) -> None:
     """From the start with more iterations each time; an iteration counts as a pass, a line search within it does not."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    options = {"solver": solver, "fit_intercept": False, "tol": 1e-14, "random_state": 0}
     x, y = (t.numpy() for t in problem.data)
     rounds = 1
     while True:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", UserWarning)
-            warnings.simplefilter("ignore", RuntimeWarning)
-            if problem.loss_of is squares:
-                model = Ridge(alpha=1e-10, max_iter=rounds, **options)
-            else:
-                strength = 1 / (record.n * problem.l2) if problem.l2 else 1e12
-                model = LogisticRegression(C=strength, max_iter=rounds, **options)
+            for kind in (UserWarning, RuntimeWarning):  # those of convergence among them
+                warnings.simplefilter("ignore", kind)
+            model = scikit_model(solver, problem, rounds, tolerance=1e-14)
             record._spent, record._since = 0.0, time.process_time()
             model.fit(x, y)
         done = record.points == (spent := int(max(model.n_iter_ if model.n_iter_ is not None else [rounds])) * record.n)
@@ -141,6 +126,17 @@ def scikit_learn(solver: str, problem: ConvexProblem, record: Recorder) -> None:
         if done:
             return
         rounds = max(rounds + 1, rounds * 3 // 2)
+
+
+def scikit_model(solver: str, problem: ConvexProblem, rounds: int, tolerance: float) -> Any:
+    """scikit-learn's model for a problem, with so many iterations at the most."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    options = {"solver": solver, "fit_intercept": False, "max_iter": rounds, "tol": tolerance, "random_state": 0}
+    if problem.loss_of is squares:
+        return Ridge(alpha=1e-10, **options)
+    strength = 1 / (len(problem.data[0]) * problem.l2) if problem.l2 else 1e12
+    return LogisticRegression(C=strength, **options)
 
 
 def applies(solver: str, problem: ConvexProblem) -> bool:

@@ -12,19 +12,14 @@ from pathlib import Path
 
 import torch
 
+from infhess import harness
 from infhess._version import __version__
-from infhess.bench.accuracy_baselines import (
-    DENSE_NEWTON,
-    FIRST_ORDER,
-    GENERAL,
-    infhess,
-    solvers,
-)
+from infhess.bench.accuracy_baselines import DENSE_NEWTON, FIRST_ORDER, GENERAL, infhess, solvers
 from infhess.bench.recorder import MINIMIZE, EnoughError, Recorder
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
 from infhess.experiments.plots import Line
-from infhess.harness import EXACT, START, Cells, Curves, Job, Row, Target, at_most, markdown, target_cells, write
+from infhess.harness import EXACT, START, Cells, Job, Row, Target, at_most, markdown, target_cells
 from infhess.problems import ConvexProblem
 from infhess.problems.convex_problems import CONVEX
 from infhess.problems.unseen_problems import UNSEEN
@@ -45,13 +40,12 @@ def accuracy_problem(name: str) -> ConvexProblem:
 
 
 def optima(names: Sequence[str]) -> Iterator[Job]:
-    """The exact solutions: the metric is how many numbers the data holds."""
-    for name in names:
-        yield Job(Row(EXPERIMENT, name, EXACT), optimum_rows)
+    """The exact solutions."""
+    return (Job(Row(EXPERIMENT, name, EXACT), optimum_rows) for name in names)
 
 
 def optimum_rows(template: Row) -> list[Row]:
-    """By Newton's method in double precision, and the start."""
+    """By Newton's method in double precision, and the start; the metric is how many numbers the data holds."""
     p = accuracy_problem(template.problem)
     x = p.data[0]
     ends = {EXACT: p.value(p.solved()), START: p.value(p.model())}
@@ -108,23 +102,16 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
     return kept if len(kept) < 400 else [*kept[:200], *kept[200::10], kept[-1]]
 
 
-class Axes:
-    """What it took to a gap: passes of gradients, work (passes of gradients and of products), or seconds."""
+class Axes(harness.Axes):
+    """Passes of gradients, work (passes of gradients and of products), and seconds."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.curves = Curves(r for r in rows if r.experiment == EXPERIMENT)
-        self.problems = [r.problem for r in self.curves.rows if r.method == EXACT]
+        super().__init__(r for r in rows if r.experiment == EXPERIMENT)
 
     def value(self, axis: str, row: Row) -> float:
         """By the name of an axis."""
         passes = row.data_points / self.curves.best(row.problem).data_points
         return {"passes": passes, "work": row.metric, "seconds": row.seconds}[axis]
-
-    def to(self, axis: str, name: str, method: str, batch: int, gap: float) -> float:
-        """The median over seeds; infinite where it was not reached, NaN where it was not run."""
-        return self.curves.first(
-            name, method, batch, lambda r: self.curves.gap(r) <= gap, lambda r: self.value(axis, r)
-        )
 
     def best(self, axis: str, name: str, methods: Sequence[str], gap: float) -> tuple[str, float]:
         """The best of several methods."""
@@ -151,10 +138,7 @@ class Axes:
 def report(rows: Sequence[Row], folder: Path, seeds: Sequence[int]) -> str:
     """summary.md, targets.md, table.md, a figure and report.html; returns the first two."""
     axes = Axes(rows)
-    lead, aims, tables = ahead(axes), target_cells(targets(axes)), everything(axes)
-    write(folder / "summary.md", markdown(lead))
-    write(folder / "targets.md", markdown(aims))
-    write(folder / "table.md", "\n".join(f"### {title}\n\n{markdown(cells)}" for title, cells in tables))
+    lead, aims = ahead(axes), target_cells(targets(axes))
     values = {"seeds": seeds, "new": NEW, "experiment": EXPERIMENT, "unrun": unrun(axes)}
     whole = Page(
         "Convex problems to eight digits",
@@ -162,9 +146,9 @@ def report(rows: Sequence[Row], folder: Path, seeds: Sequence[int]) -> str:
         (),
         [figure(axes, folder)],
         page.notes("bench-convex-accuracy", **values),
-        [("minimize, and the best of the others", lead), ("Targets", aims), *tables],
+        [("minimize, and the best of the others", lead), ("Targets", aims), *everything(axes)],
     )
-    write(folder / "report.html", whole.html())
+    whole.write(folder, summary=lead, targets=aims)
     return f"{markdown(lead)}\n{markdown(aims)}"
 
 
@@ -183,31 +167,28 @@ def ahead(axes: Axes) -> Cells:
     """minimize to 1e-8 beside the best of the others on each axis."""
     head = ["problem, batch", *(f"{a} to 1e-8" for a in AXES), "passes: best first-order or quasi-Newton",
             "seconds: best of all others"]  # fmt: skip
-    lines = []
-    for name in axes.problems:
-        for batch in BATCHES:
-            mine = [number(axes.to(a, name, MINIMIZE, batch, 1e-8)) for a in AXES]
-            rivals = axes.best("passes", name, FIRST_ORDER, 1e-8), axes.best("seconds", name, axes.others(name), 1e-8)
-            lines.append([f"{name}, {batch}", *mine, *(f"{number(v)} ({m})" for m, v in rivals)])
-    return [head, *lines]
+    lines = [head]
+    for name, batch in product(axes.problems, BATCHES):
+        mine = [number(axes.to(a, name, MINIMIZE, batch, 1e-8)) for a in AXES]
+        rivals = axes.best("passes", name, FIRST_ORDER, 1e-8), axes.best("seconds", name, axes.others(name), 1e-8)
+        lines.append([f"{name}, {batch}", *mine, *(f"{number(v)} ({m})" for m, v in rivals)])
+    return lines
 
 
 def targets(axes: Axes) -> list[Target]:
     """The goals, and what was measured."""
     found = [_lost(axes)]
-    for name in axes.problems:
-        size = axes.curves.best(name).metric
-        for batch in BATCHES:
-            mine = {a: axes.to(a, name, MINIMIZE, batch, 1e-8) for a in AXES}
-            if mine["passes"] != mine["passes"] or not axes.others(name):
-                continue
-            passes, word = axes.least("passes", name, FIRST_ORDER, 1e-8)
-            found.append(at_most(f"{name}, {batch}: passes / best first-order's{word}", mine["passes"] / passes, 1 / 3))
-            large = size >= LARGE
-            others = [m for m in axes.others(name) if not (large and m in DENSE_NEWTON)]
-            seconds, word = axes.least("seconds", name, others, 1e-8)
-            what = f"{name}, {batch}: seconds / best other's{word}"
-            found.append(at_most(what, mine["seconds"] / seconds, 1 if large else 2))
+    for name, batch in product(axes.problems, BATCHES):
+        mine = {a: axes.to(a, name, MINIMIZE, batch, 1e-8) for a in AXES}
+        if mine["passes"] != mine["passes"] or not axes.others(name):
+            continue
+        passes, word = axes.least("passes", name, FIRST_ORDER, 1e-8)
+        found.append(at_most(f"{name}, {batch}: passes / best first-order's{word}", mine["passes"] / passes, 1 / 3))
+        large = axes.curves.best(name).metric >= LARGE
+        others = [m for m in axes.others(name) if not (large and m in DENSE_NEWTON)]
+        seconds, word = axes.least("seconds", name, others, 1e-8)
+        what = f"{name}, {batch}: seconds / best other's{word}"
+        found.append(at_most(what, mine["seconds"] / seconds, 1 if large else 2))
     return found
 
 
@@ -245,16 +226,13 @@ COLOURS = {
 
 def figure(axes: Axes, folder: Path) -> Figure:
     """The gap against each axis, a row of panels for each problem."""
-    fig, grid = plots.grid(len(axes.problems), len(AXES), height=2.4, share=False)
-    for row, name in zip(grid, axes.problems):
-        for ax, axis in zip(row, AXES):
-            lines = [Line(f"{MINIMIZE}, batch 256", plots.BLUE, axes.curves.runs(name, MINIMIZE, 256))]
-            lines += [Line(m, c, axes.curves.runs(name, m, 0), d) for m, (c, d) in COLOURS.items()]
-            for line in lines:
-                plots.draw(ax, line, lambda r: min(axes.curves.gap(r), 10.0), lambda r, a=axis: axes.value(a, r))  # type: ignore[misc]
-            ax.set(xscale="log", yscale="log", ylim=(1e-9, 2), xlabel=axis)
-        row[0].set_ylabel(f"{name}: gap")
-    path = plots.save_panels(fig, grid, folder / "accuracy.svg", columns=3)
+
+    def lines(name: str) -> list[Line]:
+        mine = Line(f"{MINIMIZE}, batch 256", plots.BLUE, axes.curves.runs(name, MINIMIZE, 256))
+        return [mine, *(Line(m, c, axes.curves.runs(name, m, 0), d) for m, (c, d) in COLOURS.items())]
+
+    panels = plots.gap_panels(axes, AXES, lines, height=2.4, lowest=1e-9)
+    path = plots.save_panels(*panels, folder / "accuracy.svg", columns=3)
     return Figure(path, "Gap to the optimum against passes of gradients, work and seconds; bands span the seeds.")
 
 

@@ -11,9 +11,8 @@ from statistics import fmean, stdev
 
 from infhess.bench.deep_baselines import ADAM, AROUND, BASES, METHODS, RANK, RANKED, SGD
 from infhess.bench.deep_bench import EXPERIMENT, Selection
-from infhess.harness import Cells, Job, Row, Setting, Target, at_most, markdown, target_cells, write
+from infhess.harness import Cells, Job, Row, Setting, Target, at_most, ends, target_cells, written
 from infhess.harness.comparison import Comparison, best_settings, read_settings
-from infhess.harness.training import ends
 from infhess.problems.net_sets import net_problem
 
 TUNING, STARTS = "bench-deep-tuning", "bench-deep-starts"
@@ -50,17 +49,13 @@ class Ends:
     """The first and last rows of runs."""
 
     def __init__(self, rows: Sequence[Row], seeds: Sequence[int]) -> None:
-        self.problems = list(dict.fromkeys(row.problem for row in rows))
-        self.first: dict[str, float] = {}  # all begin with the same weights
-        self._last: dict[tuple[str, str, int], Row] = {}
-        for row in rows:
-            if row.seed in seeds:
-                self._last[row.problem, row.method, row.seed] = row
-                self.first.setdefault(row.problem, row.loss)
+        self.problems, kept = list(dict.fromkeys(row.problem for row in rows)), [r for r in rows if r.seed in seeds]
+        self.first = {row.problem: row.loss for row in reversed(kept)}  # all begin with the same weights
+        self._last = {(row.problem, row.method, row.seed): row.loss for row in kept}
 
     def of(self, problem: str, method: str) -> list[float]:
         """Objectives at the end, one for each seed."""
-        return [row.loss for (p, m, _), row in self._last.items() if (p, m) == (problem, method)]
+        return [loss for (p, m, _), loss in self._last.items() if (p, m) == (problem, method)]
 
     def from_rates(self, problem: str, base: str) -> list[list[float]]:
         """The same around a base, by the rate that it was made with."""
@@ -82,19 +77,15 @@ def targets(ends: Ends) -> list[Target]:
         if not runs:
             continue
         lost = [x for n, of in runs.items() for run in of for x in run if not x < ends.first[n]]
-        found.append(
-            at_most(f"around {base}: runs lost, of {sum(len(r) for of in runs.values() for r in of)}", len(lost), 0)
-        )
+        total = sum(len(run) for of in runs.values() for run in of)
+        found.append(at_most(f"around {base}: runs lost, of {total}", len(lost), 0))
         means = {n: fmean(map(fmean, of)) for n, of in runs.items()}
         apart = [n for n, of in runs.items() if not max(abs(fmean(r) - means[n]) for r in of) <= 2 * noise(of)]
         found.append(_none_of(f"around {base}: problems where rates differ by over two deviations of seeds", apart))
         rivals = {n: ends.of(n, rival) for n in runs}
         behind = [n for n, x in rivals.items() if x and not means[n] <= fmean(x) + 2 * noise(runs[n])]
-        found += (
-            [_none_of(f"around {base}: problems where it is not level with {rival}", behind)]
-            if any(rivals.values())
-            else []
-        )
+        if any(rivals.values()):
+            found.append(_none_of(f"around {base}: problems where it is not level with {rival}", behind))
     return found
 
 
@@ -136,8 +127,4 @@ def _shown(x: float) -> str:
 def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
     """starts.md, rank.md and targets.md; returns them."""
     ends = Ends(rows, seeds)
-    cells = {"starts": from_any_rate(ends), "rank": directions(ends), "targets": target_cells(targets(ends))}
-    texts = {name: markdown(table) for name, table in cells.items()}
-    for name, text in texts.items():
-        write(folder / f"{name}.md", text)
-    return "\n".join(texts.values())
+    return written(folder, starts=from_any_rate(ends), rank=directions(ends), targets=target_cells(targets(ends)))

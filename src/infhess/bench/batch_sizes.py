@@ -11,10 +11,7 @@ from statistics import fmean
 from infhess.bench.deep_baselines import COSINE, METHODS, ROTATED
 from infhess.bench.deep_bench import Selection, at_rate
 from infhess.bench.rate_free_runs import RateFreeRun
-from infhess.harness import Cell, Curves, Job, Method, Row, Setting, markdown, target_cells
-from infhess.harness.comparison import Comparison
-from infhess.harness.tables import at_least
-from infhess.harness.training import ends
+from infhess.harness import Cell, Comparison, Curves, Job, Method, Row, Setting, at_least, ends, markdown, target_cells
 from infhess.problems.net_sets import net_problem
 
 EXPERIMENT = "bench-deep-batches"

@@ -8,23 +8,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from itertools import product
 
 import torch
 
+from infhess import harness
+from infhess.bench.accuracy_baselines import applies, scikit_model
 from infhess.bench.convex_baselines import METHODS, ONLINE
 from infhess.curvature import Hessian
-from infhess.harness import AVERAGED, Curves, Job, Row, Setting, ends_of, optimum, thinned
+from infhess.harness import AVERAGED, Job, Row, Setting, ends_of, optimum, thinned
 from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
 from infhess.harness.timing import median_seconds, timed
-from infhess.problems import ConvexProblem, Shuffled, convex_problem, squares
+from infhess.problems import ConvexProblem, Shuffled, convex_problem
 
 EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
 COST = "cost of a product"
-BUDGETS = dict.fromkeys(("sarcos-map", "sarcos-nat", "mnist-3v5"), 200_000) | {
-    "digits": 100_000,
-    "breast-cancer": 60_000,
-}
+BUDGETS = {
+    "sarcos-map": 200_000, "sarcos-nat": 200_000, "mnist-3v5": 200_000, "digits": 100_000, "breast-cancer": 60_000,
+}  # fmt: skip
 QUICK = {"digits": 30_000, "breast-cancer": 20_000}
 BATCHES = (32, 256)
 STABLE_BATCHES, STABLE_BUDGET = (8, 32, 128, 512), 40_000
@@ -55,11 +56,9 @@ def tuning(budgets: dict[str, int]) -> Iterator[Job]:
 def stability(seeds: Sequence[int], budgets: dict[str, int]) -> Iterator[Job]:
     """infhess over batch sizes, to count divergences."""
     comparison, online = Comparison(STABILITY, convex_problem, stable), METHODS[ONLINE]
-    for name, budget in budgets.items():
-        for batch in STABLE_BATCHES:
-            cell = Cell(name, batch, min(budget, STABLE_BUDGET))
-            for seed in seeds:
-                yield comparison.job(cell, ONLINE, online.make, Setting(0.0, AVERAGED), seed)
+    for (name, budget), batch, seed in product(budgets.items(), STABLE_BATCHES, seeds):
+        cell = Cell(name, batch, min(budget, STABLE_BUDGET))
+        yield comparison.job(cell, ONLINE, online.make, Setting(0.0, AVERAGED), seed)
 
 
 def stable(rows: Sequence[Row], budget: int) -> list[Row]:
@@ -113,34 +112,26 @@ def cost_of_a_product(template: Row, repeats: int = 41) -> list[Row]:
     return [replace(template, seconds=dear, metric=dear / cheap)]
 
 
-class Axes:
-    """Curves with the three axes on which methods are compared."""
+class Axes(harness.Axes):
+    """Data points, work and seconds."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.curves = Curves([r for r in rows if r.experiment == EXPERIMENT and r.method != COST])
+        super().__init__(r for r in rows if r.experiment == EXPERIMENT and r.method != COST)
         self.costs = {(r.problem, r.batch_size): r.metric for r in rows if r.method == COST}
-        self.problems = list(dict.fromkeys(r.problem for r in self.curves.rows))
 
     def value(self, axis: str, row: Row) -> float:
         """By the name of an axis; work is points of gradients, and of products at their cost."""
         work = row.data_points + self.costs.get((row.problem, row.batch_size), 0.0) * row.products * row.batch_size
         return {"data points": float(row.data_points), "work": work, "seconds": row.seconds}[axis]
 
-    def to(self, axis: str, name: str, method: str, batch: int, gap: float) -> float:
-        """What it took to reach a gap, the median over seeds; infinite where it was not reached."""
-        cost = partial(self.value, axis)
-        return self.curves.first(name, method, batch, lambda r: self.curves.gap(r) <= gap, cost)
-
 
 def solver_curve(template: Row) -> list[Row]:
     """Loss by seconds: the solver from the start, with twice as many iterations each time."""
     from sklearn.exceptions import ConvergenceWarning
 
-    p, rows = convex_problem(template.problem), []
-    for iterations in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-        solver = solver_for(p, template.method.removeprefix("scikit-learn "), iterations)
-        if solver is None:
-            break
+    p, rows, name = convex_problem(template.problem), [], template.method.removeprefix("scikit-learn ")
+    for iterations in (1, 2, 4, 8, 16, 32, 64, 128, 256) if applies(name, p) else ():
+        solver = scikit_model(name, p, iterations, tolerance=1e-12)
         (x, y), model = (t.numpy() for t in p.data), p.model()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -150,13 +141,3 @@ def solver_curve(template: Row) -> list[Row]:
         if seconds > LONGEST:
             break
     return rows or [replace(template, loss=math.nan)]
-
-
-def solver_for(problem: ConvexProblem, solver: str, iterations: int) -> Any:
-    """A solver for a problem, at most so many iterations; None where it does not apply."""
-    from sklearn.linear_model import LogisticRegression, Ridge
-
-    options = {"solver": solver, "fit_intercept": False, "max_iter": iterations, "tol": 1e-12, "random_state": 0}
-    if problem.loss_of is squares:
-        return Ridge(alpha=1e-10, **options) if solver == "saga" else None
-    return LogisticRegression(C=1 / (len(problem.data[0]) * problem.l2), **options)

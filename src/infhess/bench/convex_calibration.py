@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from infhess.harness import EXACT, START, Job, Row, at_least, at_most, markdown, target_cells, write
-from infhess.harness.rows import Key
+from infhess.harness import EXACT, START, Job, Key, Row, at_least, at_most, target_cells, written
 from infhess.minimizing.minimize import GIB
 from infhess.minimizing.run import Run
 from infhess.problems import ConvexProblem
@@ -55,10 +54,7 @@ class Case(NamedTuple):
 
 def cases(quick: bool = False) -> list[tuple[Case, Sequence[int], Sequence[int]]]:
     """Each with the shares of its data that pools take, and its batch sizes."""
-    known = [
-        Case(name, n, l2, seed=i)
-        for i, (name, sizes) in enumerate(SIZES.items()) for n, l2 in product(sizes, L2)
-    ]  # fmt: skip
+    known = [Case(name, n, l2, i) for i, (name, sizes) in enumerate(SIZES.items()) for n, l2 in product(sizes, L2)]
     if quick:
         return [(case, SHARES, BATCHES) for case in known if case.problem in QUICK and case.n == SIZES[case.problem][0]]
     tall = [Case(TALL, TALL_N, l2, seed) for l2, seed in product(TALL_L2, range(TALL_SEEDS))]
@@ -125,11 +121,8 @@ def begun(template: Row, case: Case, most: int, memory: float) -> Run:
 def rows_of(run: Run, template: Row) -> list[Row]:
     """A row for each pass that has a gap: the loss over all the data there, and as the metric its bound at 95 %."""
     rows = [row for row in run.passes() if row["gap"] == row["gap"] and not row["cut"]]
-    return [
-        replace(template, data_points=r["data_points"], products=r["products"], seconds=r["seconds"], loss=r["loss"],
-                metric=r["gap_upper"])
-        for r in rows
-    ]  # fmt: skip
+    same = ("data_points", "products", "seconds", "loss")
+    return [replace(template, **{name: row[name] for name in same}, metric=row["gap_upper"]) for row in rows]
 
 
 class Measured(NamedTuple):
@@ -178,14 +171,9 @@ HEAD = ["problem", "runs", "passes with a gap", "bound holds", "bound / gap, med
 def report(rows: Sequence[Row], folder: Path) -> str:
     """table.md and targets.md; returns both."""
     found = measured(rows)
-    names = dict.fromkeys(m.problem for m in found)
-    table = markdown(
-        [HEAD, *(line(name, [m for m in found if m.problem == name]) for name in names), line("all", found)]
-    )
+    lines = [line(n, [m for m in found if m.problem == n]) for n in dict.fromkeys(m.problem for m in found)]
     aims = [
         at_least("share of passes in which gap_upper(0.95) is at least the gap", held(found), HOLDS),
         at_most("gap_upper(0.95) over the gap, in the median", median(ratios(found)), TIGHT),
     ]
-    write(folder / "table.md", table)
-    write(folder / "targets.md", markdown(target_cells(aims)))
-    return f"{table}\n{markdown(target_cells(aims))}"
+    return written(folder, table=[HEAD, *lines, line("all", found)], targets=target_cells(aims))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from itertools import product
 from pathlib import Path
 
 from infhess._version import __version__
@@ -14,7 +14,7 @@ from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
 from infhess.experiments.plots import Line
 from infhess.harness import EXACT, GAPS, START, Row, missing, shown
-from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, target_cells, write
+from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, target_cells
 
 AXES = ("data points", "work", "seconds")
 RIVALS = tuple(f"{name}, tuned" for name in (PAPER, SKETCHY, SKETCHY32, ADAM))
@@ -25,47 +25,42 @@ COLOURS = {
     "Adam, cosine, tuned": (plots.ORANGE, "--"), "PSGD, low rank 10, tuned": (plots.GREY, ":"),
     "L-BFGS, full batch": (plots.GREY, "-."),
 }  # fmt: skip
-# Goals in data points to a gap: online, then by `update` alone.
+# Goals in data points to a gap.
 AIMS = {
-    ("sarcos-map", 256): {1e-2: (1.3e4, 2.6e4), 1e-3: (4e4, 8e4)},
-    ("sarcos-map", 32): {1e-2: (7e3, 1.4e4), 1e-3: (3e4, 6e4)},
-    ("sarcos-nat", 256): {1e-2: (2.6e4, 5.2e4)},
-    ("mnist-3v5", 256): {1e-2: (5e4, math.nan)},
-}
+    ("sarcos-map", 256, 1e-2, ONLINE): 1.3e4, ("sarcos-map", 256, 1e-2, UPDATED): 2.6e4,
+    ("sarcos-map", 256, 1e-3, ONLINE): 4e4, ("sarcos-map", 256, 1e-3, UPDATED): 8e4,
+    ("sarcos-map", 32, 1e-2, ONLINE): 7e3, ("sarcos-map", 32, 1e-2, UPDATED): 1.4e4,
+    ("sarcos-map", 32, 1e-3, ONLINE): 3e4, ("sarcos-map", 32, 1e-3, UPDATED): 6e4,
+    ("sarcos-nat", 256, 1e-2, ONLINE): 2.6e4, ("sarcos-nat", 256, 1e-2, UPDATED): 5.2e4,
+    ("mnist-3v5", 256, 1e-2, ONLINE): 5e4,
+}  # fmt: skip
 
 
 def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
     """summary.md, targets.md, table.md, figures and report.html; returns the first two."""
     kept = [r for r in rows if r.seed in seeds or r.method in (EXACT, START, COST)]
     axes = Axes(kept)
-    aims, lead, tables = target_cells(targets(axes, kept)), ahead(axes, GAPS), everything(axes)
-    write(folder / "summary.md", markdown(ahead(axes, GAPS[1:3])))
-    write(folder / "targets.md", markdown(aims))
-    write(folder / "table.md", "\n".join(f"### {title}\n\n{markdown(cells)}" for title, cells in tables))
+    aims, lead = target_cells(targets(axes, kept)), ahead(axes, GAPS)
     whole = Page(
         "Convex problems, head to head",
         f"infhess {__version__} and what users would pick instead: infhess bench convex --seed {seeds[0]}",
         (),
         [_figure(axes, batch, folder) for batch in BATCHES],
         notes(axes, seeds),
-        [("Ahead by how much", lead), ("Targets", aims), *tables],
+        [("Ahead by how much", lead), ("Targets", aims), *everything(axes)],
     )
-    write(folder / "report.html", whole.html())
+    whole.write(folder, summary=ahead(axes, GAPS[1:3]), targets=aims)
     return f"{markdown(lead)}\n{markdown(aims)}"
 
 
 def ahead(axes: Axes, gaps: Sequence[float]) -> Cells:
     """infhess, and the best of all baselines in its best setting divided by infhess, for each axis and gap."""
-    head = ["problem, batch", "gap", "infhess: data points", "best baseline / infhess: data points", "work", "seconds"]
-    lines = []
-    for name in axes.problems:
-        for batch in BATCHES:
-            for gap in gaps:
-                mine = shown(axes.to("data points", name, ONLINE, batch, gap))
-                lines.append(
-                    [f"{name}, {batch}", f"{gap:.0e}", mine, *(_ratio(axes, a, name, batch, gap) for a in AXES)]
-                )
-    return [head, *lines]
+    head = ["problem, batch", "gap", "infhess: data points"]
+    lines = [[*head, "best baseline / infhess: data points", "work", "seconds"]]
+    for name, batch, gap in product(axes.problems, BATCHES, gaps):
+        mine = shown(axes.to("data points", name, ONLINE, batch, gap))
+        lines.append([f"{name}, {batch}", f"{gap:.0e}", mine, *(_ratio(axes, a, name, batch, gap) for a in AXES)])
+    return lines
 
 
 def _ratio(axes: Axes, axis: str, name: str, batch: int, gap: float) -> str:
@@ -83,12 +78,10 @@ def _ratio(axes: Axes, axis: str, name: str, batch: int, gap: float) -> str:
 def targets(axes: Axes, rows: Sequence[Row]) -> list[Target]:
     """The goals, and what was measured."""
     found = []
-    for (name, batch), aims in AIMS.items():
-        for gap, bounds in aims.items():
-            for method, bound in zip((ONLINE, UPDATED), bounds):
-                measured = axes.to("data points", name, method, batch, gap)
-                if bound == bound and measured == measured:
-                    found.append(at_most(f"{name}, batch {batch}: {method}, points to {gap:.0e}", measured, bound))
+    for (name, batch, gap, method), bound in AIMS.items():
+        measured = axes.to("data points", name, method, batch, gap)
+        if measured == measured:
+            found.append(at_most(f"{name}, batch {batch}: {method}, points to {gap:.0e}", measured, bound))
     runs = [r for r in rows if r.experiment == STABILITY]
     if runs:
         lost = sum(not r.loss <= r.metric for r in runs)
@@ -99,15 +92,13 @@ def targets(axes: Axes, rows: Sequence[Row]) -> list[Target]:
 def _rivals(axes: Axes) -> list[Target]:
     """Work and seconds at batch 256 from a gap of 1e-2 on: the best of the paper, SketchySGD and Adam, tuned, over infhess."""
     found = []
-    for axis in ("work", "seconds"):
-        for name in axes.problems:
-            for gap in GAPS[1:]:
-                mine = axes.to(axis, name, ONLINE, 256, gap)
-                theirs = [axes.to(axis, name, m, 256, gap) for m in RIVALS]
-                best = min((t for t in theirs if t == t), default=math.nan)
-                if mine < math.inf and best == best:
-                    what = f"{name}, batch 256, {axis} to {gap:.0e}: best of paper, SketchySGD, Adam / infhess"
-                    found.append(at_least(what, best / mine, 1))
+    for axis, name, gap in product(("work", "seconds"), axes.problems, GAPS[1:]):
+        mine = axes.to(axis, name, ONLINE, 256, gap)
+        theirs = [axes.to(axis, name, m, 256, gap) for m in RIVALS]
+        best = min((t for t in theirs if t == t), default=math.nan)
+        if mine < math.inf and best == best:
+            what = f"{name}, batch 256, {axis} to {gap:.0e}: best of paper, SketchySGD, Adam / infhess"
+            found.append(at_least(what, best / mine, 1))
     return found
 
 
@@ -116,12 +107,11 @@ def everything(axes: Axes) -> list[tuple[str, Cells]]:
     head = ["method", *(f"points to {gap:.0e}" for gap in GAPS), *(f"work to {g:.0e}" for g in GAPS[1:3])]
     head += [*(f"seconds to {g:.0e}" for g in GAPS[1:3]), "gap at the end"]
     found: list[tuple[str, Cells]] = []
-    for name in axes.problems:
-        for batch in BATCHES:
-            rows = [[m, *_line(axes, name, m, batch)] for m in axes.curves.methods(name, batch)]
-            if batch == BATCHES[-1]:
-                rows += [[m, *_line(axes, name, m, 0)] for m in LIBRARY if axes.curves.runs(name, m, 0)]
-            found.append((f"{name}, batch {batch}", [head, *rows]))
+    for name, batch in product(axes.problems, BATCHES):
+        rows = [[m, *_line(axes, name, m, batch)] for m in axes.curves.methods(name, batch)]
+        if batch == BATCHES[-1]:
+            rows += [[m, *_line(axes, name, m, 0)] for m in LIBRARY if axes.curves.runs(name, m, 0)]
+        found.append((f"{name}, batch {batch}", [head, *rows]))
     return found
 
 
@@ -134,15 +124,11 @@ def _line(axes: Axes, name: str, method: str, batch: int) -> list[str]:
 
 
 def _figure(axes: Axes, batch: int, folder: Path) -> Figure:
-    fig, grid = plots.grid(len(axes.problems), len(AXES), height=2.6, share=False)
-    for row, name in zip(grid, axes.problems):
-        for ax, axis in zip(row, AXES):
-            for method, (colour, dashes) in COLOURS.items():
-                line = Line(method, colour, axes.curves.runs(name, method, batch), dashes)
-                plots.draw(ax, line, lambda r: min(axes.curves.gap(r), 10.0), partial(axes.value, axis))
-            ax.set(xscale="log", yscale="log", ylim=(3e-5, 2), xlabel=axis)
-        row[0].set_ylabel(f"{name}: gap")
-    path = plots.save_panels(fig, grid, folder / f"convex-{batch}.svg", columns=4)
+    def lines(name: str) -> list[Line]:
+        return [Line(m, c, axes.curves.runs(name, m, batch), d) for m, (c, d) in COLOURS.items()]
+
+    panels = plots.gap_panels(axes, AXES, lines, height=2.6, lowest=3e-5)
+    path = plots.save_panels(*panels, folder / f"convex-{batch}.svg", columns=4)
     caption = f"Gap to the optimum at batch {batch}, against data points read, work and seconds; bands span the seeds."
     return Figure(path, caption)
 

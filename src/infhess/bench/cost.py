@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import mean, median
 
 import torch
@@ -48,16 +49,14 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
     width, ranks = (0.1, RANKS[:1]) if quick else (1.0, RANKS)
     for threads in sorted({1, torch.get_num_threads()}):
         problem = f"paper's net, {threads} thread{'s' if threads > 1 else ''}"
-        for rank in ranks:
-            template = Row(EXPERIMENT, problem, f"step at rank {rank} / bound", seed, BATCH)
-            yield Job(template, step_rows, (threads, rank, width))
-        yield Job(Row(EXPERIMENT, problem, "update / epoch in seconds", seed, BATCH), update_rows, (threads, width))
-        for scaling in SCALINGS:
-            template = Row(EXPERIMENT, problem, f"probe, {scaling} / gradient", seed, BATCH)
-            yield Job(template, probe_rows, (threads, scaling, width))
-        for begun in BEGUN:
-            template = Row(EXPERIMENT, problem, ROTATED_STEP.format(begun), seed, BATCH)
-            yield Job(template, rotated_rows, (threads, begun, width))
+        found: list[tuple[str, Callable[..., list[Row]], tuple[object, ...]]] = [
+            *((f"step at rank {rank} / bound", step_rows, (rank,)) for rank in ranks),
+            ("update / epoch in seconds", update_rows, ()),
+            *((f"probe, {scaling} / gradient", probe_rows, (scaling,)) for scaling in SCALINGS),
+            *((ROTATED_STEP.format(begun), rotated_rows, (begun,)) for begun in BEGUN),
+        ]
+        for method, call, what in found:
+            yield Job(Row(EXPERIMENT, problem, method, seed, BATCH), call, (threads, *what, width))
 
 
 def step_rows(template: Row, threads: int, rank: int, width: float) -> list[Row]:
@@ -117,10 +116,8 @@ def probe_rows(template: Row, threads: int, scaling: str, width: float) -> list[
     with on_threads(threads):
         net = NoiseNet(template.seed, width)
         opt = RateFree(net.params, scaling=scaling, lr=RATE)
-        times = [
-            (_probing(net, opt, probe=True) - _probing(net, opt, probe=False), timed(net.gradient))
-            for _ in range(2 * REPEATS + 2)
-        ][2:]
+        pair = partial(_probing, net, opt)
+        times = [(pair(True) - pair(False), timed(net.gradient)) for _ in range(2 * REPEATS + 2)][2:]
         few, many = (_copies(net, opt, points) for points in (FEW, BATCH))
     extra = median(seconds for seconds, _ in times)
     # Of times one after the other: the machine may be slower at one time than at another.
@@ -136,16 +133,16 @@ def _copies(net: NoiseNet, opt: RateFree, points: int) -> float:
     """The peak of a step that is probed beyond that of one that is not, in copies of the parameters."""
     x, y = net.batches[0]
     net.batches[0] = x[:points], y[:points]
-    known = [t for p in net.params for t in (p, p.grad, *opt.state[p].values()) if t is not None]
-    with Peak(known) as probed:
-        _probing(net, opt, probe=True)
-    with Peak(known) as plain:
-        _probing(net, opt, probe=False)
+    known, peaks = [t for p in net.params for t in (p, p.grad, *opt.state[p].values()) if t is not None], []
+    for probe in (True, False):
+        with Peak(known) as peak:
+            _probing(net, opt, probe)
+        peaks.append(peak.most)
     net.batches[0] = x, y
-    return float(probed.most - plain.most) / (4 * net.size)
+    return float(peaks[0] - peaks[1]) / (4 * net.size)
 
 
-def _probing(net: NoiseNet, opt: RateFree, *, probe: bool) -> float:
+def _probing(net: NoiseNet, opt: RateFree, probe: bool) -> float:
     """Seconds of a whole step; whether it is probed is set by hand."""
     state = opt._rate_state
     state.steps_at_probe, state.rate_at_probe = -state.steps - 1000 if probe else state.steps + 1, state.rate
@@ -176,9 +173,8 @@ def update_rows(template: Row, threads: int, width: float) -> list[Row]:
 
 def targets(rows: Sequence[Row]) -> list[Target]:
     """The ratios, and what they should be."""
-    bounds = {"step at rank 2 / gradient": 0.02} | {
-        f"update / epoch in {unit}": 0.025 for unit in ("gradients", "seconds")
-    }
+    bounds = {"step at rank 2 / gradient": 0.02}
+    bounds |= {f"update / epoch in {unit}": 0.025 for unit in ("gradients", "seconds")}
     bounds |= {f"step at rank {k} / bound": 1.5 for k in RANKS}
     bounds |= {f"probe, {scaling} / gradient": 1.6 for scaling in SCALINGS}
     bounds |= {f"probe, {scaling}: memory without activations / parameters": 4 for scaling in SCALINGS}

@@ -152,12 +152,13 @@ def summary(rows: Sequence[Row]) -> str:
     measures = dict.fromkeys((p, m) for p, m, _ in cells)
     for problem, method in sorted(measures, key=lambda pm: order.get(pm[0], len(order))):
         wanted = band(method)
-        shown = (_marked(cells.get((problem, method, batch)), wanted) for batch in BATCHES)
+        shown = (marked(cells.get((problem, method, batch)), wanted) for batch in BATCHES)
         lines.append([problem, method, *shown, f"{100 * wanted[0]:g}–{100 * wanted[1]:g}" if wanted else ""])
     return markdown(lines)
 
 
-def _marked(coverage: float | None, wanted: tuple[float, float] | None) -> str:
+def marked(coverage: float | None, wanted: tuple[float, float] | None) -> str:
+    """In percent, with a mark where it lies outside its band."""
     if coverage is None:
         return ""
     outside = wanted is not None and not wanted[0] <= round(coverage, 4) <= wanted[1]

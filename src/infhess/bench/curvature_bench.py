@@ -15,10 +15,10 @@ from torch import Tensor
 from infhess.bench.cost import NoiseNet
 from infhess.bench.coverage import PROBLEMS, QUICK, truth_of
 from infhess.bench.eigen_baselines import EIGENSOLVERS, INFHESS, TOP, Found, missing
+from infhess.bench.timed_nets import top_error
 from infhess.curvature import Hessian
 from infhess.experiments import plots
-from infhess.harness import Job, Row, markdown
-from infhess.harness.timing import timed
+from infhess.harness import Job, Row, markdown, timed
 
 EXPERIMENT = "bench-curvature"
 BATCHES, PRODUCTS, TRIALS = (16, 64, 256, 1024), (16, 32, 64), 3
@@ -30,12 +30,10 @@ COLOURS = (plots.BLUE, plots.GREY, plots.INK, plots.ORANGE, "#3c8d5a", "#8a5ab5"
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
     """One job for each problem, batch size and method that is installed; and the cost of a product."""
     installed = [method for method in EIGENSOLVERS if method not in missing()]
-    for problem in QUICK if quick else PROBLEMS:
-        for batch in BATCHES[:2] if quick else BATCHES:
-            for method in installed:
-                if not ("gauss" in problem and method in HESSIAN_ONLY):
-                    template = Row(EXPERIMENT, problem, f"{method} / {PRODUCTS[0]}", seed, batch)
-                    yield Job(template, compare, (method,))
+    problems, batches = (QUICK, BATCHES[:2]) if quick else (PROBLEMS, BATCHES)
+    for problem, batch, method in product(problems, batches, installed):
+        if not ("gauss" in problem and method in HESSIAN_ONLY):
+            yield Job(Row(EXPERIMENT, problem, f"{method} / {PRODUCTS[0]}", seed, batch), compare, (method,))
     yield Job(Row(EXPERIMENT, "cost", COST, seed, 32), cost)
 
 
@@ -52,20 +50,11 @@ def compare(template: Row, method: str) -> list[Row]:
             start = time.perf_counter()
             found = EIGENSOLVERS[method][0](problem, batch, products, g)
             seconds.append(time.perf_counter() - start)
-            errors.append(error(found, truth))
+            errors.append(top_error(found.values, truth))
             energies.append(energy(found, V))
         row = replace(template, method=f"{method} / {products}", data_points=found.points, products=found.work // batch)
-        measured = median(seconds), mean(errors), mean(energies)
-        rows.append(replace(row, seconds=measured[0], loss=measured[1], metric=measured[2]))
+        rows.append(replace(row, seconds=median(seconds), loss=mean(errors), metric=mean(energies)))
     return rows
-
-
-def error(found: Found, truth: Tensor) -> float:
-    """Mean relative error of the top five; one that was not found counts as 1."""
-    relative = torch.ones(TOP, dtype=torch.float64)
-    n = min(TOP, len(found.values))
-    relative[:n] = ((found.values[:n].double() - truth[:n]) / truth[:n]).abs()
-    return float(relative.mean())
 
 
 def energy(found: Found, V: Tensor) -> float:

@@ -9,21 +9,21 @@ from itertools import product
 from typing import NamedTuple
 
 from infhess.bench.deep_baselines import AROUND, BASES, COMPARED, COSINE, METHODS, MUON, RANKED, ROTATED, SOAP, decades
-from infhess.harness import BESIDE, Baseline, Cell, Curves, Job, Row, Setting, missing
-from infhess.harness.comparison import Comparison
+from infhess.harness import BESIDE, Baseline, Cell, Comparison, Curves, Job, Row, Setting, missing
 from infhess.problems.net_sets import SETS, SLOW, longer, net_problem
 
 EXPERIMENT = "bench-deep"
+Names = Sequence[str]
 QUICK = ("mnist-mlp", "text-transformer")
 
 
 class Usual(NamedTuple):
     """What a comparison runs if nothing is chosen: problems, sets of them, methods, and methods at their defaults only."""
 
-    problems: Sequence[str] = ()
-    sets: Sequence[str] = ()
-    methods: Sequence[str] = COMPARED
-    as_they_come: Sequence[str] = ()
+    problems: Names = ()
+    sets: Names = ()
+    methods: Names = COMPARED
+    as_they_come: Names = ()
 
 
 STARTED = Usual(sets=["development"], methods=(*AROUND.values(), RANKED, *BASES))
@@ -80,13 +80,7 @@ class Selection(NamedTuple):
 
 
 def selection(
-    kind: str,
-    problem: Sequence[str],
-    sets: Sequence[str],
-    method: Sequence[str],
-    lengths: Sequence[int],
-    *,
-    quick: bool,
+    kind: str, problem: Names, sets: Names, method: Names, lengths: Sequence[int], *, quick: bool
 ) -> Selection:
     """What was chosen, or else what is usual for this kind of comparison."""
     usual = USUAL.get(kind, Usual())
@@ -139,6 +133,5 @@ def _end(curves: Curves, cell: Cell, title: str) -> float:
 
 
 def _job(cell: Cell, method: str, rate: float, seed: int) -> Job:
-    return Comparison(EXPERIMENT, net_problem).job(
-        cell, at_rate(method, rate), METHODS[method].make, Setting(rate), seed
-    )
+    make = METHODS[method].make
+    return Comparison(EXPERIMENT, net_problem).job(cell, at_rate(method, rate), make, Setting(rate), seed)

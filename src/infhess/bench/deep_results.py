@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from infhess._version import __version__
 from infhess.bench.deep_baselines import ADAM, COSINE, METHODS, MUON, NO_RATE, SCHEDULE_FREE, SOAP, warm_cosine
 from infhess.bench.standings import COSTS, MEASURES, MINE, Standings, default_of, slower_start
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
-from infhess.harness import RATE, Cells, Row, Target, at_least, at_most, markdown, missing, target_cells, write
+from infhess.harness import RATE, Cells, Row, Target, at_least, at_most, markdown, missing, target_cells
 from infhess.problems.net_sets import SETS, net_problem, set_of
 
-# Problems that a target names.
-LISTED = 3
+L = TypeVar("L")  # a line of a profile
+LISTED = 3  # problems that a target names
 LEVEL = 1.1  # a measure up to so many times another is within 10 % of it
 # Lines of the profile: how each is drawn, and whether a method is at its default or tuned.
 LINES: dict[tuple[str, bool], tuple[str, str]] = {
@@ -42,25 +42,20 @@ def _ends(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Ta
     """Against defaults and learning-rate-free methods, and against the best tuned one, in each measure."""
     for measure in MEASURES:
         of = [name for name in names if name in standings.measured(measure)]
-        default, tuned = (
-            {name: standings.ratio(name, measure, tuned=best) for name in of if standings.peers(name)}
-            for best in (False, True)
-        )
+        of = [name for name in of if standings.peers(name)]
+        default, tuned = ({n: standings.ratio(n, measure, tuned=best) for n in of} for best in (False, True))
         for what, ratios, level, share in (
             ("ahead of all peers at their defaults", default, 1.0, 0.9),
             ("ahead of the best tuned peer", tuned, 1.0, 0.5),
             ("ahead of the best tuned peer or within 10 % of it", tuned, LEVEL, 1.0),
         ):
             yield from _share(f"{title}, {measure}: {what}", {n: r <= level for n, r in ratios.items()}, share)
-    right = {name: _accuracies(standings, name) for name in names if name in standings.measured("test error")}
-    what = f"{title}, test accuracy: within 10 % of that of the best tuned peer"
-    yield from _share(what, {n: LEVEL * mine >= best for n, (mine, best) in right.items() if not math.isnan(best)}, 1.0)
-
-
-def _accuracies(standings: Standings, name: str) -> tuple[float, float]:
-    titles = (MINE, standings.best(name, "test error", tuned=True))
-    mine, best = (1 - standings.end(name, title, "test error") for title in titles)
-    return mine, best
+    right: dict[str, bool] = {}
+    for name in [name for name in names if name in standings.measured("test error")]:
+        titles = MINE, standings.best(name, "test error", tuned=True)
+        mine, best = (1 - standings.end(name, title, "test error") for title in titles)
+        right |= {} if math.isnan(best) else {name: LEVEL * mine >= best}
+    yield from _share(f"{title}, test accuracy: within 10 % of that of the best tuned peer", right, 1.0)
 
 
 def _way(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Target]:
@@ -71,9 +66,8 @@ def _way(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Tar
         yield from _share(f"{title}: fewer {of} to the final objective of {COSINE}, tuned", won, 0.5)
     rival = default_of(SCHEDULE_FREE)
     slow = [n for n in names if standings.runs(n, rival) and slower_start(standings, n, rival)]
-    yield at_most(
-        _listed(f"{title}: problems where it is behind {rival} at some time from 5 % of the run on", slow), len(slow), 0
-    )
+    what = f"{title}: problems where it is behind {rival} at some time from 5 % of the run on"
+    yield at_most(_listed(what, slow), len(slow), 0)
     runs = [run for name in names for run in standings.runs(name, MINE)]
     yield at_most(f"{title}: runs lost, of {len(runs)}", sum(math.isinf(run[-1].loss) for run in runs), 0)
 
@@ -99,10 +93,8 @@ def summary(standings: Standings) -> Cells:
         f"{COSINE}, tuned": lambda name, measure: standings.tuned(name, COSINE, measure),
         "best peer, tuned": partial(standings.best, tuned=True),
     }
-    return [
-        ["problem", *columns],
-        *([name, *(_all(standings, name, pick) for pick in columns.values())] for name in standings.problems),
-    ]
+    lines = [[name, *(_all(standings, name, pick) for pick in columns.values())] for name in standings.problems]
+    return [["problem", *columns], *lines]
 
 
 def _all(standings: Standings, name: str, pick: Callable[[str, str], str]) -> str:
@@ -110,30 +102,20 @@ def _all(standings: Standings, name: str, pick: Callable[[str, str], str]) -> st
     return " / ".join(_shown(standings.end(name, pick(name, m), m), m) for m in MEASURES)
 
 
-def everything(standings: Standings, measure: str) -> Cells:
-    """All methods at all rates: a measure at the end, means over seeds."""
-    return _by_method(standings, measure, lambda name, title: _shown(standings.end(name, title, measure), measure))
-
-
-def costs(standings: Standings, of: str) -> Cells:
-    """Gradients or seconds to the final objective of tuned AdamW with a schedule."""
-    return _by_method(standings, f"{of} to it", lambda name, title: _count(standings.cost(name, title, of)))
-
-
-def ends(standings: Standings, of: str) -> Cells:
-    """Gradients or seconds of the whole run."""
-    return _by_method(standings, f"{of} in all", lambda name, title: _count(_last(standings, name, title, of)))
-
-
-def _last(standings: Standings, name: str, title: str, of: str) -> float:
-    found = [COSTS[of](run[-1]) for run in standings.runs(name, title)]
-    return sum(found) / len(found) if found else math.nan
-
-
-def _by_method(standings: Standings, head: str, cell: Callable[[str, str], str]) -> Cells:
-    titles = dict.fromkeys(title for name in standings.problems for title in standings.titles(name))
-    rows = sorted(titles, key=lambda title: (not title.startswith("infhess"), title.rpartition(", ")[0]))
-    return [[head, *standings.problems], *([title, *(cell(n, title) for n in standings.problems)] for title in rows)]
+def everything(standings: Standings) -> list[tuple[str, Cells]]:
+    """All methods at all rates: each measure at the end, what it took to the goal, and seconds of the whole run."""
+    seconds = "CPU seconds"
+    tables: list[tuple[str, str, Callable[[str, str], str]]] = [
+        *((m, m, lambda name, title, m=m: _shown(standings.end(name, title, m), m)) for m in MEASURES),
+        *((f"{c} to the goal", f"{c} to it", lambda name, title, c=c: _count(standings.cost(name, title, c))) for c in COSTS),
+        (f"{seconds} of the whole run", f"{seconds} in all", lambda name, title: _count(standings.spent(name, title, seconds))),
+    ]  # fmt: skip
+    names, titles = standings.problems, dict.fromkeys(t for name in standings.problems for t in standings.titles(name))
+    lines = sorted(titles, key=lambda title: (not title.startswith("infhess"), title.rpartition(", ")[0]))
+    return [
+        (f"All methods at all rates: {what}", [[head, *names], *([t, *(cell(n, t) for n in names)] for t in lines)])
+        for what, head, cell in tables
+    ]
 
 
 def _shown(x: float, measure: str) -> str:
@@ -151,37 +133,25 @@ def _count(x: float) -> str:
 def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
     """summary.md, targets.md, table.md, figures and report.html; returns the first two."""
     standings = Standings(rows, seeds)
-    tables: list[tuple[str, Cells]] = [
-        *((f"All methods at all rates: {measure}", everything(standings, measure)) for measure in MEASURES),
-        *((f"All methods at all rates: {of} to the goal", costs(standings, of)) for of in COSTS),
-        ("All methods at all rates: CPU seconds of the whole run", ends(standings, "CPU seconds")),
-    ]
-    first = {
-        "summary": ("At the end: objective / test loss / test accuracy", summary(standings)),
-        "targets": ("Targets", target_cells(targets(standings))),
-    }
-    texts = {name: markdown(cells) for name, (_, cells) in first.items()}
-    texts["table"] = "\n".join(f"{title}\n\n{markdown(cells)}" for title, cells in tables)
-    for name, text in texts.items():
-        write(folder / f"{name}.md", text)
+    lead, aims = summary(standings), target_cells(targets(standings))
     whole = Page(
         "Nets without a rate, head to head",
         f"infhess {__version__} and what users would pick instead: infhess bench deep --seed {seeds[0]}",
         (),
         [_profile(standings, folder), _rates(standings, folder)],
         notes(standings, seeds),
-        [*first.values(), *tables],
+        [("At the end: objective / test loss / test accuracy", lead), ("Targets", aims), *everything(standings)],
     )
-    write(folder / "report.html", whole.html())
-    return f"{texts['summary']}\n{texts['targets']}"
+    whole.write(folder, heading="", summary=lead, targets=aims)
+    return f"{markdown(lead)}\n{markdown(aims)}"
 
 
-def profile(values: dict[str, dict[str, float]]) -> dict[str, list[float]]:
+def profile(values: Mapping[str, Mapping[L, float]]) -> dict[L, list[float]]:
     """By line, the sorted ratios to the best of all lines, problem by problem: what a performance profile is made of.
 
     Dolan & Moré 2002, as AlgoPerf draws it (Dahl et al. 2023). `values` are by problem and line; infinite if never solved.
     """
-    found: dict[str, list[float]] = {}
+    found: dict[L, list[float]] = {}
     for by_line in values.values():
         known = {line: x for line, x in by_line.items() if not math.isnan(x)}
         best = min(known.values(), default=math.nan)
@@ -198,13 +168,13 @@ def _profile(standings: Standings, folder: Path) -> Figure:
     }
     fig, grid = plots.grid(1, len(panels), height=3.4, share=False)
     for ax, (label, value) in zip(grid.flat, panels.items()):
-        values = {
-            name: {_line(*key): value(name, _title(standings, name, *key)) for key in LINES}
-            for name in standings.problems
-        }
-        ratios = profile(values)
-        for key, (colour, dashes) in LINES.items():
-            _staircase(ax, ratios.get(_line(*key), []), (_line(*key), colour, dashes))
+        ratios = profile(
+            {n: {key: value(n, standings.tuned(n, key[0]) if key[1] else default_of(key[0])) for key in LINES}
+             for n in standings.problems}
+        )  # fmt: skip
+        for (method, tuned), (colour, dashes) in LINES.items():
+            name = f"{method}, tuned" if tuned else method
+            _staircase(ax, ratios.get((method, tuned), []), dashes, color=colour, label=name)
         ax.set(xscale="log", xlim=(1, 10), ylim=(0, 1.02), xlabel=f"τ: {label} over the least")
     grid[0, 0].set_ylabel("share of problems within τ")
     caption = (
@@ -214,20 +184,11 @@ def _profile(standings: Standings, folder: Path) -> Figure:
     return Figure(plots.save_panels(fig, grid, folder / "profile.svg"), caption)
 
 
-def _line(method: str, tuned: bool) -> str:
-    return f"{method}, tuned" if tuned else method
-
-
-def _title(standings: Standings, name: str, method: str, tuned: bool) -> str:
-    return standings.tuned(name, method) if tuned else default_of(method)
-
-
-def _staircase(ax: Any, ratios: Sequence[float], style: tuple[str, str, str]) -> None:
-    label, colour, dashes = style
+def _staircase(ax: Any, ratios: Sequence[float], dashes: str, **style: str) -> None:
     if ratios:
         solved = [r for r in ratios if r < math.inf]
         heights = [i / len(ratios) for i in range(len(solved) + 1)]
-        ax.step([1.0, *solved, 1e3], [*heights, heights[-1]], dashes, where="post", color=colour, label=label)
+        ax.step([1.0, *solved, 1e3], [*heights, heights[-1]], dashes, where="post", **style)
 
 
 def _rates(standings: Standings, folder: Path) -> Figure:
@@ -246,13 +207,8 @@ def _rates(standings: Standings, folder: Path) -> Figure:
         for run in standings.runs(name, tuned := standings.tuned(name, COSINE))[:1]:
             last = run[-1].data_points // run[-1].batch_size
             times, rate = range(0, last, max(1, last // 100)), float(tuned.rpartition(", ")[2])
-            ax.plot(
-                [t + 1 for t in times],
-                [rate * warm_cosine(t, last) for t in times],
-                color=plots.ORANGE,
-                linewidth=1,
-                label=f"{COSINE}, tuned",
-            )
+            rates = [rate * warm_cosine(t, last) for t in times]
+            ax.plot([t + 1 for t in times], rates, color=plots.ORANGE, linewidth=1, label=f"{COSINE}, tuned")
         ax.set(xscale="log", yscale="log", xlabel="steps", title=name)
     caption = (
         "The learning rate that RateFree found over time, and that of AdamW with warm-up and cosine at its best rate."

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from infhess.bench.coverage import truth_of
+from infhess.bench.coverage import marked, truth_of
 from infhess.harness import Job, Row, markdown
 from infhess.problems import CURVATURE
 from infhess.spectra import density
@@ -20,15 +20,10 @@ from infhess.spectra import density
 EXPERIMENT = "bench-density-coverage"
 SIZE, LEVEL, BAND = 600, 0.95, (0.93, 0.985)
 NETS = ("digits-mlp", "mlp/trained")
-EACH, ALL_AT_ONCE, WIDTH = "at each x", "at all x at once", "mean half-width at each x"
+EACH, ALL_AT_ONCE, WIDTH = NAMES = ("at each x", "at all x at once", "mean half-width at each x")
 PARTS = ("all data", "a part of the data")
 BATCH, POINTS = 64, 512
 STARTS = {"digits-mlp": 1}  # fewer than by default, so that there is noise of starts to cover
-
-
-def power_law() -> Tensor:
-    """λ_i = i^−1.2."""
-    return torch.arange(1, SIZE + 1, dtype=torch.float64) ** -1.2
 
 
 def like_a_net() -> Tensor:
@@ -38,12 +33,11 @@ def like_a_net() -> Tensor:
     return torch.cat([torch.linspace(1, 3, 9, dtype=torch.float64), bulk, below])
 
 
-def steps() -> Tensor:
-    """Five values, with equal shares."""
-    return torch.arange(5, dtype=torch.float64).repeat_interleave(SIZE // 5)
-
-
-KNOWN: dict[str, Callable[[], Tensor]] = {"power law": power_law, "like a net": like_a_net, "five values": steps}
+KNOWN: dict[str, Callable[[], Tensor]] = {
+    "power law": lambda: torch.arange(1, SIZE + 1, dtype=torch.float64) ** -1.2,
+    "like a net": like_a_net,
+    "five values": lambda: torch.arange(5, dtype=torch.float64).repeat_interleave(SIZE // 5),
+}
 
 
 class Spectral(NamedTuple):
@@ -101,8 +95,7 @@ def repeated(template: Row, trials: int, part: str) -> list[Row]:
         found.append((float(hits[0].double().mean()), float(hits[1].all()), float((each[1] - each[0]).mean()) / 2))
     row = replace(template, data_points=result.data_points, products=result.products)
     row = replace(row, seconds=(time.perf_counter() - start) / trials)
-    names = (EACH, ALL_AT_ONCE, WIDTH)
-    return [replace(row, method=f"{part}: {name}", metric=mean(column)) for name, column in zip(names, zip(*found))]
+    return [replace(row, method=f"{part}: {name}", metric=mean(column)) for name, column in zip(NAMES, zip(*found))]
 
 
 def measured(name: str, part: str, g: torch.Generator) -> Any:
@@ -118,9 +111,8 @@ def summary(rows: Sequence[Row]) -> str:
     cells = {(r.problem, *r.method.split(": ")): r.metric for r in rows if r.experiment == EXPERIMENT}
     lines = [["spectrum", "read", f"covered {EACH} (93–98.5)", f"covered {ALL_AT_ONCE} (≥ 93)", WIDTH]]
     for problem, part in dict.fromkeys((p, part) for p, part, _ in cells):
-        each, joint, width = (cells[problem, part, name] for name in (EACH, ALL_AT_ONCE, WIDTH))
+        each, joint, width = (cells[problem, part, name] for name in NAMES)
         size = SIZE if problem in KNOWN else len(CURVATURE[problem]().w)
-        marks = "" if BAND[0] <= each <= BAND[1] else " ✗", "" if joint >= BAND[0] else " ✗"
-        name = f"{problem}, N = {size}"
-        lines.append([name, part, f"{100 * each:.1f}{marks[0]}", f"{100 * joint:.1f}{marks[1]}", f"{width:.3f}"])
+        shown = marked(each, BAND), marked(joint, (BAND[0], 1.0)), f"{width:.3f}"
+        lines.append([f"{problem}, N = {size}", part, *shown])
     return markdown(lines)

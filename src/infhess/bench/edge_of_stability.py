@@ -41,7 +41,8 @@ def followed(template: Row, rate: float, steps: int) -> list[Row]:
     with seeded(template.seed):
         net = paper_net(WIDTH, xavier=True)
     images, labels = cifar10()
-    x, y = standardised(images[:IMAGES].float()), labels[:IMAGES]
+    x, y = images[:IMAGES].float(), labels[:IMAGES]
+    x = (x - x.mean()) / x.std()  # over all pixels
     loss, params = objective(cross_entropy, net, 0.0), list[Tensor](net.parameters())
     batches = Shuffled((x, y), BATCH, torch.Generator().manual_seed(template.seed))
     tracker, rows, start = Tracker(Hessian(loss, params, batches)), [], time.perf_counter()
@@ -57,11 +58,6 @@ def followed(template: Row, rate: float, steps: int) -> list[Row]:
         with torch.no_grad():
             torch._foreach_add_(params, gradients, alpha=-rate)
     return rows
-
-
-def standardised(x: Tensor) -> Tensor:
-    """Of mean 0 and standard deviation 1 over all pixels."""
-    return (x - x.mean()) / x.std()
 
 
 def _gradient(loss: Callable[[Data], Tensor], params: list[Tensor], x: Tensor, y: Tensor) -> tuple[float, list[Tensor]]:

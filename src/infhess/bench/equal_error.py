@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from infhess.bench import matfree_tools, timed_tools
-from infhess.bench.timed_nets import NETS, TOP, FullData, full_data, seconds_of, timed_net
+from infhess.bench import matfree_tools
+from infhess.bench import timed_tools as tools
+from infhess.bench.timed_nets import NETS, FullData, full_data, timed_net, top_error
 from infhess.bench.timed_tools import Distribution, Found
-from infhess.harness import Job, Row, markdown
+from infhess.harness import Job, Row, markdown, processor_seconds
 
 EXPERIMENT = "bench-curvature-seconds"
 SIZES, QUICK = ("1e4 weights", "1e5 weights", "1e6 weights"), ("digits",)
@@ -69,33 +70,22 @@ class Tool(NamedTuple):
     compiles: bool = False
 
 
+def _of(*calls: Callable[..., Found]) -> dict[str, Callable[..., Found]]:
+    """In the order of the quantities."""
+    return dict(zip(QUANTITIES, calls))
+
+
 TOOLS = {
-    INFHESS: Tool(
-        {TOPS: timed_tools.infhess_top, TRACE: timed_tools.infhess_trace, DENSITY: timed_tools.infhess_density}
-    ),
+    INFHESS: Tool(_of(tools.infhess_top, tools.infhess_trace, tools.infhess_density)),
     CURVLINOPS: Tool(
-        {
-            TOPS: timed_tools.curvlinops_top,
-            TRACE: timed_tools.curvlinops_trace,
-            DENSITY: timed_tools.curvlinops_density,
-        },
-        ("curvlinops", "scipy"),
+        _of(tools.curvlinops_top, tools.curvlinops_trace, tools.curvlinops_density), ("curvlinops", "scipy")
     ),
     "hessian-eigenthings": Tool(
-        {
-            TOPS: timed_tools.eigenthings_top,
-            TRACE: timed_tools.eigenthings_trace,
-            DENSITY: timed_tools.eigenthings_density,
-        },
-        ("hessian_eigenthings",),
+        _of(tools.eigenthings_top, tools.eigenthings_trace, tools.eigenthings_density), ("hessian_eigenthings",)
     ),
     # its density calls torch.eig, which PyTorch has no more
-    "PyHessian": Tool({TOPS: timed_tools.pyhessian_top, TRACE: timed_tools.pyhessian_trace}, ("pyhessian",)),
-    "matfree": Tool(
-        {TOPS: matfree_tools.top, TRACE: matfree_tools.trace, DENSITY: matfree_tools.density},
-        ("matfree", "jax"),
-        compiles=True,
-    ),
+    "PyHessian": Tool(_of(tools.pyhessian_top, tools.pyhessian_trace), ("pyhessian",)),
+    "matfree": Tool(_of(matfree_tools.top, matfree_tools.trace, matfree_tools.density), ("matfree", "jax"), True),
 }
 
 
@@ -120,12 +110,10 @@ def jobs(seed: int, folder: Path, *, quick: bool = False) -> Iterator[Job]:
 def truth(template: Row, folder: Path) -> list[Row]:
     """Seconds of products with all of the data, and how far quadrature leaves the distribution open, as the loss."""
     name = template.problem
-    seconds = seconds_of(lambda: full_data(name, folder))
+    seconds = processor_seconds(lambda: full_data(name, folder))
     exact, net = full_data(name, folder), timed_net(name)
     low, high = exact.measure.bounds(_places(exact))
-    starts, steps = NETS[name].runs
-    products = starts * steps
-    row = replace(template, data_points=net.points, products=products, seconds=seconds)
+    row = replace(template, data_points=net.points, products=math.prod(NETS[name].runs), seconds=seconds)
     return [replace(row, loss=float((high - low).max()), metric=float(net.size))]
 
 
@@ -150,8 +138,8 @@ def climbed(template: Row, tool: str, quantity: str, folder: Path) -> list[Row]:
 
 def rungs(tool: str, quantity: str, points: int) -> list[tuple[int, ...]]:
     """The settings of a tool, from the cheapest on, for so much data."""
-    own = OWN_RUNGS.get(quantity) if tool == INFHESS else None
-    ladder = own or QUANTITIES[quantity].rungs
+    others = QUANTITIES[quantity].rungs
+    ladder = OWN_RUNGS.get(quantity, others) if tool == INFHESS else others
     return list(dict.fromkeys((min(first, points), *rest) for first, *rest in ladder))
 
 
@@ -166,23 +154,11 @@ def tried(
     trials = min(QUANTITIES[quantity].trials, NETS[template.problem].trials)
     for trial in range(1 + tool.compiles if rung and rung[0] >= net.points else trials):
         g = torch.Generator().manual_seed(10**6 * (template.seed + 1) + 1000 * number + trial)
-        seconds.append(seconds_of(lambda: found.append(tool.calls[quantity](net, *rung, g))))  # noqa: B023
+        seconds.append(processor_seconds(lambda: found.append(tool.calls[quantity](net, *rung, g))))  # noqa: B023
     error = mean(ERRORS[quantity](f.value, exact) for f in found)
-    row = replace(
-        template,
-        products=found[-1].products,
-        data_points=found[-1].points,
-        metric=float(rung[0] if rung else net.points),
-    )
-    return replace(row, seconds=median(seconds[1:] or seconds), loss=error), seconds[0]
-
-
-def top_error(values: Tensor, exact: FullData) -> float:
-    """Mean relative error of the top five; one that was not found counts as 1."""
-    relative = torch.ones(TOP, dtype=torch.float64)
-    n = min(TOP, len(values))
-    relative[:n] = ((values[:n].double() - exact.top[:n]) / exact.top[:n]).abs()
-    return float(relative.mean())
+    row = replace(template, products=found[-1].products, data_points=found[-1].points, loss=error)
+    row = replace(row, seconds=median(seconds[1:] or seconds), metric=float(rung[0] if rung else net.points))
+    return row, seconds[0]
 
 
 def distance(found: Distribution, exact: FullData) -> float:
@@ -208,7 +184,7 @@ def _places(exact: FullData) -> Tensor:
 
 
 ERRORS: dict[str, Callable[[Any, FullData], float]] = {
-    TOPS: top_error,
+    TOPS: lambda values, exact: top_error(values, exact.top),
     TRACE: lambda value, exact: abs(value / exact.trace - 1),
     DENSITY: distance,
 }
@@ -241,15 +217,8 @@ def _shown(cells: dict[Any, Row], tool: str, target: str) -> str:
         return "–"
     if math.isnan(row.seconds):
         return f"not reached ({row.loss:.3f})"
-    compiled = tool in TOOLS and TOOLS[tool].compiles
-    others = [
-        r.seconds
-        for (t, goal), r in cells.items()
-        if goal == target and r is not row and t + FIRST not in _names(cells)
-    ]
+    compiled = {t.removesuffix(FIRST) for t, _ in cells if t.endswith(FIRST)}  # what counts is their first call
+    others = [r.seconds for (t, goal), r in cells.items() if goal == target and r is not row and t not in compiled]
+    best = tool not in compiled and row.seconds < min((s for s in others if s == s), default=0.0)
     text = f"{row.seconds:.{3 if row.seconds < 0.1 else 2}f} ({row.loss:.3f})"
-    return f"**{text}**" if not compiled and row.seconds < min((s for s in others if s == s), default=0.0) else text
-
-
-def _names(cells: dict[Any, Row]) -> set[str]:
-    return {key[0] for key in cells}
+    return f"**{text}**" if best else text

@@ -120,12 +120,9 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             if memory:
                 found.append(at_most(f"{name}: peak memory in columns of N, {problem}", memory.metric, 2 * STEPS + 8))
         found += _growth(value, name)
-    for row in rows:
-        if row.method.endswith("times faster"):
-            found.append(at_least(f"{row.method}, {row.problem}", row.metric, 8))
-        elif row.method.endswith(f"/ {COPY_S}"):
-            found.append(at_most(f"{row.method}, {row.problem[10:]}", row.metric, 20))
-    return found
+    fast, copies = ([r for r in rows if r.method.endswith(end)] for end in ("times faster", f"/ {COPY_S}"))
+    found += [at_least(f"{row.method}, {row.problem}", row.metric, 8) for row in fast]
+    return found + [at_most(f"{row.method}, {row.problem[10:]}", row.metric, 20) for row in copies]
 
 
 def _growth(value: dict[tuple[str, str], Row], name: str) -> Iterator[Target]:

@@ -17,8 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from infhess.bench.loop import resident
 from infhess.curvature import Hessian
-from infhess.harness import Job, Row, markdown
-from infhess.harness.timing import on_threads
+from infhess.harness import Job, Row, markdown, on_threads
 from infhess.problems import seeded
 from infhess.problems.nets import CharTransformer
 from infhess.spectra import spectrum
@@ -27,6 +26,7 @@ EXPERIMENT = "bench-curvature-large"
 LETTERS, LENGTH, BATCH = 256, 16, 8
 GIB = 2**30
 MEMORY, SECONDS = "memory beside the model, GiB", "seconds"
+LARGEST, WIDTH = "largest", "half of its 95 % interval / value"
 # (width, blocks) of transformers with about so many weights.
 SIZES = {100_000: (48, 3), 1_000_000: (128, 5), 10_000_000: (320, 8)}
 
@@ -71,14 +71,11 @@ def measured(template: Row, case: Case) -> list[Row]:
     if done.returncode:
         raise RuntimeError(f"{case.name}: {done.stderr.strip().splitlines()[-1]}")
     found = json.loads(done.stdout.splitlines()[-1])
-    row = replace(template, data_points=found["data_points"], products=found["products"], seconds=found["seconds"])
+    row = replace(template, **{name: found[name] for name in ("data_points", "products", "seconds")})
     numbers = {
-        SECONDS: found["seconds"],
-        MEMORY: found["peak"] / GIB,
-        "stated, GiB": found["stated"] / GIB,
-        "largest": found["value"],
-        "half of its 95 % interval / value": found["width"],
-    }
+        SECONDS: found["seconds"], MEMORY: found["peak"] / GIB, "stated, GiB": found["stated"] / GIB,
+        LARGEST: found["value"], WIDTH: found["width"],
+    }  # fmt: skip
     return [replace(row, method=name, metric=value) for name, value in numbers.items()]
 
 
@@ -118,19 +115,18 @@ def run(case: Case, seed: int) -> dict[str, Any]:
     low, high = found.interval()
     return {
         "seconds": time.perf_counter() - start, "peak": resident("VmHWM") - before, "stated": found.memory,
-        "products": found.products,
-        "data_points": found.data_points, "value": float(found.values[0]),
-        "width": float((high - low)[0] / 2 / found.values[0]), "weights": source.size,
+        "products": found.products, "data_points": found.data_points, "weights": source.size,
+        "value": float(found.values[0]), "width": float((high - low)[0] / 2 / found.values[0]),
     }  # fmt: skip
 
 
 def summary(rows: Sequence[Row]) -> str:
     """One line per case."""
     found = {(r.problem, r.method): r for r in rows if r.experiment == EXPERIMENT}
-    lines = [["spectrum of a transformer", "products", "seconds", "memory beside the model, GiB", "largest eigenvalue"]]
+    lines = [["spectrum of a transformer", "products", SECONDS, MEMORY, "largest eigenvalue"]]
     for problem in dict.fromkeys(p for p, _ in found):
-        value, width = found[problem, "largest"].metric, found[problem, "half of its 95 % interval / value"].metric
-        row, memory = found[problem, SECONDS], found[problem, MEMORY].metric
+        row = found[problem, SECONDS]
+        memory, value, width = (found[problem, what].metric for what in (MEMORY, LARGEST, WIDTH))
         lines.append([problem, str(row.products), f"{row.seconds:.1f}", f"{memory:.2f}", f"{value:.3g} ± {width:.0%}"])
     return markdown(lines)
 

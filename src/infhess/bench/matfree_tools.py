@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -52,9 +52,8 @@ def compiled(net: Timed, kind: str, number: int) -> Callable[..., Any]:
     product, like = product_of(net), weights_of(net)[0]
     if kind == "trace":
         sampler = stochtrace.sampler_signs(like, num=number)
-        return jax.jit(
-            _reordered(stochtrace.estimator_leave_one_out(stochtrace.leave_one_out_xtrace(), sampler), product)
-        )
+        estimate = stochtrace.estimator_leave_one_out(stochtrace.leave_one_out_xtrace(), sampler)
+        return jax.jit(partial(estimate, product))
     tridiagonal = decomp.tridiag_sym(number)
 
     def eigenpairs(key: Any, w: Any, x: Any, y: Any) -> Any:
@@ -63,10 +62,6 @@ def compiled(net: Timed, kind: str, number: int) -> Callable[..., Any]:
         return values, S[0] ** 2
 
     return jax.jit(eigenpairs)
-
-
-def _reordered(estimate: Callable[..., Any], product: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda key, w, x, y: estimate(product, key, w, x, y)
 
 
 def _data(net: Timed, points: int, g: torch.Generator) -> tuple[Any, Any]:

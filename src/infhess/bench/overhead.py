@@ -6,37 +6,39 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
 from statistics import mean, median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import infhess
-from infhess.harness.jobs import Job
-from infhess.harness.rows import Row
-from infhess.harness.tables import Target, at_most, markdown, target_cells
-from infhess.harness.timing import on_threads
-from infhess.problems.nets import paper_net
+from infhess.harness import Job, Row, Target, at_most, markdown, on_threads, target_cells
+from infhess.harness.methods import imported
+from infhess.problems import Data, paper_net, seeded
+from infhess.problems.shuffled import Loss, objective
 
 EXPERIMENT, UNIT = "bench-overhead", "Adam, foreach"
 DIAGONAL, ROTATED, SOAP = "infhess.RateFree", "infhess.RateFree, kronecker", "SOAP"
 GRADIENT, NET = "gradient", "paper's net, batch 32"
 # Steps before the first measurement, rounds in which all optimizers take turns, and steps of each in a round.
 WARM, ROUNDS, STEPS = 130, 7, 15
+OTHERS = {"schedule-free AdamW": "schedulefree.AdamWScheduleFree", SOAP: "pytorch_optimizer.SOAP"}
 Optimizer = Any
-Batch = Any
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A module with gradients, its loss, and a batch."""
+    """A module with gradients, the loss of its outputs, and a batch."""
 
     model: nn.Module
-    loss: Callable[[nn.Module, Batch], Tensor]
-    batch: Batch
+    loss_of: Loss
+    batch: Data
 
 
 class Tensors(nn.Module):
@@ -54,63 +56,47 @@ class Tensors(nn.Module):
 def settings(width: float) -> dict[str, Callable[[], Setting]]:
     """By name; a width below 1 is for tests."""
     many, large = max(4, int(300 * width)), int(2_000_000 * width)
-    alone = lambda model, x: model(x)  # noqa: E731
+    ones = torch.ones(8, 1), torch.ones(8, 1)
     return {
         "linear, 253 inputs, batch 256": lambda: Setting(
-            nn.Linear(253, 1), _squared, (torch.randn(256, 253), torch.randn(256, 1))
+            nn.Linear(253, 1), functional.mse_loss, (torch.randn(256, 253), torch.randn(256, 1))
         ),
-        f"{many} small tensors": lambda: Setting(Tensors(many, 16), alone, torch.ones(8, 1)),
-        NET: lambda: Setting(paper_net(width), _entropy, (torch.randn(32, 3, 32, 32), torch.randint(10, (32,)))),
-        "4 tensors of 2 million": lambda: Setting(Tensors(4, large), alone, torch.ones(8, 1)),
+        f"{many} small tensors": lambda: Setting(Tensors(many, 16), _alone, ones),
+        NET: lambda: Setting(
+            paper_net(width), functional.cross_entropy, (torch.randn(32, 3, 32, 32), torch.randint(10, (32,)))
+        ),
+        "4 tensors of 2 million": lambda: Setting(Tensors(4, large), _alone, ones),
     }
 
 
-def _squared(model: nn.Module, batch: Batch) -> Tensor:
-    return nn.functional.mse_loss(model(batch[0]), batch[1])
+def _alone(outputs: Tensor, y: Tensor) -> Tensor:
+    return outputs
 
 
-def _entropy(model: nn.Module, batch: Batch) -> Tensor:
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
-def methods() -> dict[str, Callable[[Sequence[Tensor]], Optimizer]]:
+def methods() -> dict[str, Callable[[Any], Optimizer]]:
     """Optimizers by name; packages that are not there are left out."""
-    found: dict[str, Callable[[Sequence[Tensor]], Optimizer]] = {
+    others = {name: path for name, path in OTHERS.items() if find_spec(path.split(".")[0])}
+    return {
         "SGD": lambda p: torch.optim.SGD(p, lr=1e-5),
         UNIT: lambda p: torch.optim.Adam(p, lr=1e-5, foreach=True),
         "Adam, fused": lambda p: torch.optim.Adam(p, lr=1e-5, fused=True),
         "infhess.Preconditioned(SGD)": lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=1e-5)),
         DIAGONAL: lambda p: infhess.RateFree(p, scaling="diagonal"),
         ROTATED: lambda p: infhess.RateFree(p, scaling="kronecker"),
+        **{name: partial(imported, path=path, lr=1e-5) for name, path in others.items()},
     }
-    try:
-        import schedulefree
-
-        found["schedule-free AdamW"] = lambda p: schedulefree.AdamWScheduleFree(p, lr=1e-5)
-    except ImportError:
-        pass
-    try:
-        import pytorch_optimizer
-
-        found[SOAP] = lambda p: pytorch_optimizer.SOAP(p, lr=1e-5)
-    except ImportError:
-        pass
-    return found
 
 
 class Runner:
     """One optimizer on a copy of its own; its gradients stand, and only `observe` and `step` are on the clock."""
 
-    def __init__(self, setting: Setting, make: Callable[[Sequence[Tensor]], Optimizer]) -> None:
+    def __init__(self, setting: Setting, make: Callable[[Any], Optimizer]) -> None:
         self.setting, self.model = setting, copy.deepcopy(setting.model)
         self.optimizer = make(list(self.model.parameters()))
+        self.loss = objective(setting.loss_of, self.model, 0.0)
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()
         self.backward()
-
-    def loss(self, batch: Batch) -> Tensor:
-        """Of the copy."""
-        return self.setting.loss(self.model, batch)
 
     def backward(self) -> float:
         """A forward and a backward pass; their seconds."""
@@ -121,14 +107,17 @@ class Runner:
 
     def state(self) -> int:
         """The size of its state, in numbers."""
-        owns = self.optimizer.state.values()
-        return sum(t.numel() for own in owns for t in tree_leaves(own) if isinstance(t, Tensor))
+        return sum(t.numel() for t in _tensors(list(self.optimizer.state.values())))
+
+    def observe(self) -> None:
+        """Where it has that."""
+        if hasattr(self.optimizer, "observe"):
+            self.optimizer.observe(self.loss, self.setting.batch)
 
     def seconds(self) -> tuple[float, float]:
         """Of `observe` and of `step`, of this thread's own time: other processes do not count."""
         start = time.thread_time()
-        if hasattr(self.optimizer, "observe"):
-            self.optimizer.observe(self.loss, self.setting.batch)
+        self.observe()
         between = time.thread_time()
         self.optimizer.step()
         return between - start, time.thread_time() - between
@@ -142,14 +131,15 @@ def jobs(seed: int, *, width: float = 1.0) -> Iterator[Job]:
 
 def overhead_rows(template: Row, width: float) -> list[Row]:
     """Seconds of `observe` and `step`, and both together in units of Adam's step in the same round."""
-    with on_threads(1), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(template.seed)
+    with on_threads(1), seeded(template.seed):
         setting = settings(width)[template.problem]()
         runners = {name: Runner(setting, make) for name, make in methods().items()}
         for runner in runners.values():
             for _ in range(WARM):
                 runner.seconds()
-        rounds = [{name: _timed(runner) for name, runner in runners.items()} for _ in range(ROUNDS)]
+        rounds = [
+            {name: [runner.seconds() for _ in range(STEPS)] for name, runner in runners.items()} for _ in range(ROUNDS)
+        ]
         gradient = median(runners[UNIT].backward() for _ in range(STEPS))
         passes = {name: memory_passes(runner) for name, runner in runners.items()}
     rows = [replace(template, method=f"{GRADIENT}:", seconds=gradient)]
@@ -160,16 +150,14 @@ def overhead_rows(template: Row, width: float) -> list[Row]:
         ratio = median(sum(found[name]) / sum(found[UNIT]) for found in typical)
         observe, step = (median(found[name][i] for found in typical) for i in (0, 1))
         extra = whole[name] - whole[UNIT]
-        rows.append(replace(template, method=f"{name}: extra", seconds=extra, metric=extra / (gradient + whole[UNIT])))
-        rows.append(replace(template, method=f"{name}: state", metric=runner.state() / size))
-        rows.append(replace(template, method=name, seconds=observe + step, metric=ratio))
-        rows.append(replace(template, method=f"{name}: observe", seconds=observe))
-        rows.append(replace(template, method=f"{name}: memory passes", metric=passes[name]))
+        rows += [
+            replace(template, method=f"{name}: extra", seconds=extra, metric=extra / (gradient + whole[UNIT])),
+            replace(template, method=f"{name}: state", metric=runner.state() / size),
+            replace(template, method=name, seconds=observe + step, metric=ratio),
+            replace(template, method=f"{name}: observe", seconds=observe),
+            replace(template, method=f"{name}: memory passes", metric=passes[name]),
+        ]
     return rows
-
-
-def _timed(runner: Runner) -> list[tuple[float, float]]:
-    return [runner.seconds() for _ in range(STEPS)]
 
 
 def _typical(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -210,8 +198,7 @@ def memory_passes(runner: Runner) -> float:
     """Numbers that one `step` reads and writes, per parameter, where nothing is due."""
     size, found = sum(p.numel() for p in runner.model.parameters()), []
     for _ in range(3):
-        if hasattr(runner.optimizer, "observe"):
-            runner.optimizer.observe(runner.loss, runner.setting.batch)
+        runner.observe()
         with _Passes() as passes:
             runner.optimizer.step()
         found.append(passes.numbers / size)
@@ -223,8 +210,8 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     known = {(row.problem, row.method): row.metric for row in rows}
     found = []
     for problem in dict.fromkeys(row.problem for row in rows):
-        for name, bound in (("infhess.Preconditioned(SGD)", 2.0), (DIAGONAL, 1.5), (ROTATED, 1.5)):
-            found.append(at_most(f"{problem}: {name} / {UNIT}", known[problem, name], bound))
+        bounds = {"infhess.Preconditioned(SGD)": 2.0, DIAGONAL: 1.5, ROTATED: 1.5}
+        found += [at_most(f"{problem}: {name} / {UNIT}", known[problem, name], most) for name, most in bounds.items()]
         theirs = known.get((problem, "schedule-free AdamW: memory passes"))
         if theirs:
             ours = known[problem, f"{DIAGONAL}: memory passes"]

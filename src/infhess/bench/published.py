@@ -1,17 +1,21 @@
-"""SketchySGD, written from its paper (Frangella, Rathore, Zhao & Udell 2023)."""
+"""SketchySGD (Frangella, Rathore, Zhao & Udell 2023) and its kin with less variance (PROMISE, 2024), from their papers."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from infhess.bench.recorder import EnoughError, Recorder
 from infhess.curvature import Hessian
 from infhess.harness.training import AVERAGED, Method, Run
-from infhess.problems import ConvexProblem, CountedStream, squares
+from infhess.problems import ConvexProblem, CountedStream, Data, squares
 
 POWER_ITERATIONS, ALPHA = 10, 0.5
+RANK, RHO, BATCH = 10, 1e-3, 256  # of those with less variance
 
 
 def nystrom(Y: Tensor, Omega: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +35,15 @@ def inverse(values: Tensor, U: Tensor, rho: float, g: Tensor, power: float = -1.
     return out
 
 
-class Sketchy(Run):
+def smoothness(values: Tensor, U: Tensor, rho: float, product: Callable[[Tensor], Tensor], v: Tensor) -> float:
+    """λmax((Ĥ+ρI)^{−½} H' (Ĥ+ρI)^{−½}) for Ĥ = UΛUᵀ, by power iterations from v."""
+    for _ in range(POWER_ITERATIONS):
+        half = inverse(values, U, rho, v / torch.linalg.vector_norm(v), -0.5)
+        v = inverse(values, U, rho, product(half), -0.5)
+    return float(torch.linalg.vector_norm(v))
+
+
+class SketchySgd(Run):
     """w ← w − η (Ĥ + ρI)⁻¹ g, η = ½ / λmax((Ĥ+ρI)^{−½} H' (Ĥ+ρI)^{−½}), with Ĥ of rank r and H' of fresh points, √n each.
 
     Both are computed at the start, and again each epoch unless the loss is quadratic.
@@ -70,11 +82,8 @@ class Sketchy(Run):
         self.values, self.U = nystrom(Y, Omega)
         other = self._curvature()
         v = torch.randn(like.numel(), dtype=like.dtype)
-        for _ in range(POWER_ITERATIONS):
-            v = v / torch.linalg.vector_norm(v)
-            half = inverse(self.values, self.U, self.rho, v, -0.5)
-            v = inverse(self.values, self.U, self.rho, other.product(self._local, half), -0.5)
-        self.rate = ALPHA / float(torch.linalg.vector_norm(v))
+        product = partial(other.product, self._local)
+        self.rate = ALPHA / smoothness(self.values, self.U, self.rho, product, v)
         # In products with a batch of the stream's size.
         self.products += round((Omega.shape[1] + POWER_ITERATIONS) * max(self.points / self.stream.size, 1))
         self.due = self.stream.points + self.stream.population
@@ -90,4 +99,104 @@ class Sketchy(Run):
 
 def sketchy(rank: int, rho: float) -> Method:
     """SketchySGD of a rank, with its ρ."""
-    return partial(Sketchy, rank=rank, rho=rho)
+    return partial(SketchySgd, rank=rank, rho=rho)
+
+
+class Sketchy:
+    """What the other three have in common: batches, gradients that are counted, P⁻¹ and L.
+
+    Batches of 256, a Nyström preconditioner of rank 10 from √n points with ρ relative to its largest eigenvalue, built each
+    pass unless the loss is quadratic, and the step ½/L with L = λmax of the preconditioned Hessian of as many fresh points.
+    """
+
+    def __init__(self, problem: ConvexProblem, record: Recorder) -> None:
+        self.problem, self.record, self.model = problem, record, problem.model()
+        self.W, self.loss = self.model.weight, problem.loss(self.model)
+        self.source = Hessian(self.loss, [self.W], [problem.data])
+        self.g = torch.Generator().manual_seed(record.template.seed)
+
+    def gradient(self, batch: Data, at: Tensor) -> Tensor:
+        """At other weights; counted."""
+        self.W.data.copy_(at)
+        self.record.points += len(batch[1])
+        return torch.autograd.grad(self.loss(batch), [self.W])[0]
+
+    def some(self, index: Tensor) -> Data:
+        """Points by their numbers."""
+        x, y = self.problem.data
+        return x[index], y[index]
+
+    def sketch(self) -> None:
+        """P and L, at the weights as they are."""
+        n, N, like = self.record.n, self.W.numel(), {"dtype": self.W.dtype, "generator": self.g}
+        k, rank = max(int(n**0.5), 64), min(RANK, N)
+        first, second = torch.split(torch.randperm(n, generator=self.g)[: 2 * k], k)
+        Omega = torch.linalg.qr(torch.randn(N, rank, **like)).Q  # type: ignore[call-overload]
+        self.values, self.U = nystrom(self.source.local(self.some(first)).block(Omega), Omega)
+        self.shift, v = RHO * float(self.values.max()), torch.randn(N, **like)  # type: ignore[call-overload]
+        self.L = smoothness(self.values, self.U, self.shift, self.source.local(self.some(second)).product, v)
+        self.record.products += rank + POWER_ITERATIONS
+        self.record.product_points += k * (rank + POWER_ITERATIONS)
+
+    def scaled(self, g: Tensor) -> Tensor:
+        """P⁻¹g."""
+        return inverse(self.values, self.U, self.shift, g.reshape(-1)).view_as(g)
+
+    def passes(self) -> Iterator[Iterator[Tensor]]:
+        """Batches of each pass; after it a row of the weights in the model."""
+        while True:
+            if not hasattr(self, "L") or self.problem.loss_of is not squares:
+                self.sketch()
+            yield iter(torch.split(torch.randperm(self.record.n, generator=self.g), BATCH))
+            self.record(self.W)
+            if not bool(torch.isfinite(self.W).all()):
+                raise EnoughError
+
+
+def sketchy_svrg(problem: ConvexProblem, record: Recorder) -> None:
+    """A snapshot each pass (Johnson & Zhang 2013)."""
+    s = Sketchy(problem, record)
+    w = s.W.detach().clone()
+    for batches in s.passes():
+        anchor, mean = w, s.gradient(problem.data, w)
+        for i in batches:
+            g = s.gradient(s.some(i), w) - s.gradient(s.some(i), anchor) + mean
+            w = w - ALPHA / s.L * s.scaled(g)
+        s.W.data.copy_(w)
+
+
+def sketchy_saga(problem: ConvexProblem, record: Recorder) -> None:
+    """A table of each point's last gradient with respect to its outputs (Defazio, Bach & Lacoste-Julien 2014)."""
+    s, (x, y), l2 = Sketchy(problem, record), problem.data, problem.l2
+    w, table, mean = s.W.detach().clone(), x.new_zeros(record.n, problem.outputs), torch.zeros_like(s.W)
+    for batches in s.passes():
+        for i in batches:
+            outputs = (x[i] @ w.mT).requires_grad_()
+            now = torch.autograd.grad(problem.loss_of(outputs, y[i]), [outputs])[0] * len(i)
+            record.points += len(i)
+            change = (now - table[i]).mT @ x[i]
+            w = w - ALPHA / s.L * s.scaled(change / len(i) + mean + l2 * w)
+            table[i], mean = now, mean + change / record.n
+        s.W.data.copy_(w)
+
+
+def sketchy_katyusha(problem: ConvexProblem, record: Recorder) -> None:
+    """Loopless Katyusha (Kovalev, Horváth & Richtárik 2020): θ₂ = ½, p = batch/n, and μ = l2/ρ from 1e-4 to 1."""
+    s, n = Sketchy(problem, record), record.n
+    y = z = w = s.W.detach().clone()
+    mean, share = s.gradient(problem.data, y), min(1.0, BATCH / n)
+    for batches in s.passes():
+        sigma = min(max(problem.l2 / s.shift, 1e-4), 1.0) / s.L
+        first = min(math.sqrt(2 * sigma / (3 * share)), 0.5)
+        eta = 0.5 / (1.5 * first)
+        for i in batches:
+            at = first * z + 0.5 * y + (0.5 - first) * w
+            g = s.gradient(s.some(i), at) - s.gradient(s.some(i), y) + mean
+            before, z = z, (eta * sigma * at + z - eta / s.L * s.scaled(g)) / (1 + eta * sigma)
+            w = at + first * (z - before)
+            if float(torch.rand((), generator=s.g)) < share:
+                y, mean = w, s.gradient(problem.data, w)
+        s.W.data.copy_(w)
+
+
+SKETCHY = {"SketchySVRG": sketchy_svrg, "SketchySAGA": sketchy_saga, "SketchyKatyusha": sketchy_katyusha}

@@ -31,27 +31,24 @@ class Recorder:
         self.best, self.start, self._model = best, start, problem.model()
         self.rows: list[Row] = []
         # minimize ends by its own rule; what it took is in the rows.
-        self.limit = (
-            math.inf if template.method == MINIMIZE else SECONDS + self.n * self._model.weight.numel() / NUMBERS
-        )
+        seconds = SECONDS + self.n * self._model.weight.numel() / NUMBERS
+        self.limit = math.inf if template.method == MINIMIZE else seconds
         self.points, self.product_points, self.products = 0, 0, 0
         self._spent, self._since = 0.0, time.process_time()
 
     def __call__(self, W: Tensor, loss: float | None = None) -> None:
-        """A row at these weights, where the loss over all the data may be known already."""
+        """A row at these weights, where the loss over all the data may be known already.
+
+        The metric is work in passes: points of gradients and of products.
+        """
         self._spent += time.process_time() - self._since
         if loss is None:
             self._model.weight.data.copy_(W.detach().reshape(self._model.weight.shape))
             loss = self.problem.value(self._model)
-        self.write(loss, self._spent)
-        gap = (self.rows[-1].loss - self.best) / (self.start - self.best)
+        work = (self.points + self.product_points) / self.n
+        cost = self.points, self.products, float(f"{self._spent:.4g}")
+        self.rows.append(Row(*self.template.key, *cost, loss, work))
+        gap = (loss - self.best) / (self.start - self.best)
         if gap <= ENOUGH or self.points > PASSES * self.n or self._spent > self.limit:
             raise EnoughError
         self._since = time.process_time()
-
-    def write(self, loss: float, seconds: float) -> None:
-        """A row; the metric is work in passes: points of gradients and of products."""
-        t, work = self.template, (self.points + self.product_points) / self.n
-        row = Row(t.experiment, t.problem, t.method, t.seed, t.batch_size, self.points, self.products,
-                  float(f"{seconds:.4g}"), loss, work)  # fmt: skip
-        self.rows.append(row)

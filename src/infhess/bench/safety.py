@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -18,10 +18,9 @@ from torch.nn import functional
 
 from infhess.bench.deep_baselines import METHODS, ROTATED
 from infhess.data import digits
-from infhess.harness import Job, Row, curve, markdown
-from infhess.harness.training import ends
+from infhess.harness import Job, Row, curve, ends, markdown
 from infhess.problems import Data, NetProblem, seeded
-from infhess.problems.nets import CharGru, CharTransformer, mlp
+from infhess.problems.nets import CharRecurrent, CharTransformer, mlp
 
 EXPERIMENT, RUNS, CHANCE = "bench-deep-safety", 500, math.log(10)
 FEWEST, MOST, POINTS = 100, 400, 3_200  # steps of a run: those that read so many points, within bounds
@@ -29,7 +28,7 @@ FEWEST, MOST, POINTS = 100, 400, 3_200  # steps of a run: those that read so man
 
 @dataclass(frozen=True)
 class Trial:
-    """What is unusual about a run; the fields are what the table is by."""
+    """What is unusual about a run; the fields are those of the grid."""
 
     net: str
     loss: float
@@ -65,7 +64,7 @@ class Trial:
 class Rows(nn.Module):
     """An image as a sequence of its rows, each of eight intensities, to a net for sequences; the last output counts."""
 
-    def __init__(self, net: CharGru | CharTransformer, width: int) -> None:
+    def __init__(self, net: CharRecurrent | CharTransformer, width: int) -> None:
         super().__init__()
         net.letters = nn.Linear(8, width)  # type: ignore[assignment]
         self.net = net
@@ -87,7 +86,7 @@ def convolutions() -> nn.Module:
 NETS: dict[str, Any] = {
     "MLP": lambda: nn.Sequential(nn.Flatten(), *mlp(64, 24, 16, 10)),
     "CNN": convolutions,
-    "GRU": lambda: Rows(CharGru(10, 16), 16),
+    "GRU": lambda: Rows(CharRecurrent(10, 16), 16),
     "transformer": lambda: Rows(CharTransformer(10, 8, 16, 2, 1), 16),
 }
 GRID: dict[str, tuple[Any, ...]] = {
@@ -167,11 +166,9 @@ def summary(rows: Sequence[Row]) -> str:
     of = {(t.name, t.batch): t for t in (Trial(*values) for values in product(*GRID.values()))}
     found = [(of[row.problem, row.batch_size], lost(row)) for row in rows]
     lines = [["what", "value", "runs", "lost"]]
-    for field in fields(Trial):
-        runs, gone = (Counter(getattr(t, field.name) for t, dead in found if dead >= least) for least in (False, True))
-        lines += [
-            [field.name.replace("_", " "), str(v), str(runs[v]), str(gone[v])] for v in GRID[field.name] if runs[v]
-        ]
+    for name, values in GRID.items():
+        runs, gone = (Counter(getattr(t, name) for t, dead in found if dead >= least) for least in (False, True))
+        lines += [[name.replace("_", " "), str(v), str(runs[v]), str(gone[v])] for v in values if runs[v]]
     named = [f"- {r.problem}, batch {r.batch_size}: {r.loss:.4g}, {r.metric:.4g} at the start" for r in rows if lost(r)]
     head = (
         f"Lost: {len(named)} of {len(rows)} runs. A run is lost if its objective is not finite, not below that at the start, "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from statistics import fmean, median
 
-from infhess.bench.deep_baselines import COSINE, METHODS, NO_RATE, ROTATED
+from infhess.bench.deep_baselines import COSINE, METHODS, ROTATED
 from infhess.bench.deep_bench import EXPERIMENT, at_rate, method_of
 from infhess.harness import ACCURACY, BESIDE, Curves, Row
 from infhess.problems.net_problems import NetProblem
@@ -79,6 +79,11 @@ class Standings:
         """What AdamW with warm-up and cosine at its best rate ends with, one for each seed."""
         return [run[-1].loss for run in self.runs(problem, self.tuned(problem, COSINE))]
 
+    def spent(self, problem: str, title: str, of: str) -> float:
+        """Gradients or seconds of the whole run, the mean over seeds."""
+        runs = self.runs(problem, title)
+        return fmean(COSTS[of](run[-1]) for run in runs) if runs else math.nan
+
     def cost(self, problem: str, title: str, of: str) -> float:
         """Gradients or seconds to that objective, the median over seeds; infinite where most never have it."""
         found = [reached(run, goal, COSTS[of]) for run, goal in zip(self.runs(problem, title), self.goals(problem))]
@@ -115,6 +120,3 @@ def _behind(mine: Sequence[Row], other: Sequence[Row], share: float) -> Iterator
     for row in other:
         if work(row) >= share * work(other[-1]):
             yield reached(mine, row.loss, work) > work(row)
-
-
-__all__ = ["COSTS", "MEASURES", "MINE", "NO_RATE", "Standings", "default_of", "method_of", "reached", "slower_start"]

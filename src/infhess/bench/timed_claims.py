@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import torch
-
-from infhess.bench import equal_error, timed_tools
-from infhess.bench.equal_error import (
-    CURVLINOPS,
-    EXPERIMENT,
-    INFHESS,
-    SIZES,
-    TOOLS,
-    TOPS,
-    TRUTH,
-    Tool,
-    missing,
-    tried,
-    truth,
-)
+from infhess.bench import equal_error
+from infhess.bench.equal_error import CURVLINOPS, EXPERIMENT, INFHESS, SIZES, TOPS, TRUTH, Tool, missing, tried, truth
 from infhess.bench.timed_nets import full_data
-from infhess.bench.timed_tools import Found
+from infhess.bench.timed_tools import Found, curvlinops_top, infhess_tight, infhess_top
 from infhess.harness import Job, Row, markdown
 
 __all__ = ["jobs", "missing", "summary"]
@@ -32,63 +18,48 @@ CNN, RTOL = "MNIST CNN", 0.002
 TIGHT, ALL_POINTS = f"infhess.spectrum to rtol = {RTOL}", "Lanczos on all points, 32 products"
 
 
+class Claim(NamedTuple):
+    """A call for the top five of a net, and its setting."""
+
+    net: str
+    tool: str
+    call: Callable[..., Found]
+    rung: tuple[int, ...] = ()
+
+
+CLAIMS = {
+    # A tolerance so small that all of the data is read: infhess goes over to Lanczos on it, beside SciPy's.
+    TIGHT: Claim(SIZES[0], INFHESS, lambda net, g: infhess_tight(net, RTOL, g)),
+    ALL_POINTS: Claim(SIZES[0], CURVLINOPS, lambda net, g: curvlinops_top(net, net.points, 32, g)),
+    # infhess as it comes, Lanczos on parts of the data and on all of it.
+    "infhess.spectrum": Claim(CNN, INFHESS, infhess_top, (128,)),
+    "Lanczos on 256 points": Claim(CNN, CURVLINOPS, curvlinops_top, (256, 16)),
+    "Lanczos on 1,000 points": Claim(CNN, CURVLINOPS, curvlinops_top, (1000, 16)),
+    "Lanczos on all points": Claim(CNN, CURVLINOPS, curvlinops_top, (10_000, 16)),
+}
+TITLES = {CNN: "top five, MNIST CNN of 11,722 weights, 10,000 images", SIZES[0]: f"top five, {SIZES[0]}"}
+
+
 def jobs(seed: int, folder: Path, *, quick: bool = False) -> Iterator[Job]:
     """The ladders, then the claims."""
     yield from equal_error.jobs(seed, folder, quick=quick)
     if not quick:
-        yield from exact_jobs(seed, folder)
-        yield from claim_jobs(seed, folder)
+        yield Job(Row(EXPERIMENT, CNN, TRUTH, seed), truth, (folder,))
+        for method, claim in CLAIMS.items():
+            if claim.tool not in missing():
+                yield Job(Row(EXPERIMENT, claim.net, method, seed), claimed, (folder,))
+
+
+def claimed(template: Row, folder: Path) -> list[Row]:
+    """A few trials of one call."""
+    exact, (_, _, call, rung) = full_data(template.problem, folder), CLAIMS[template.method]
+    return [tried(template, Tool({TOPS: call}), rung, exact, TOPS, rung[0] if rung else 0)[0]]
 
 
 def summary(rows: Sequence[Row]) -> str:
     """Seconds by tool, a table for each net, and one for each claim."""
-    return equal_error.summary(rows) + claim_summary([r for r in rows if r.experiment == EXPERIMENT])
-
-
-def exact_jobs(seed: int, folder: Path) -> Iterator[Job]:
-    """A tolerance so small that all of the data is read: infhess goes over to Lanczos on it, beside SciPy's."""
-    for method in (TIGHT, ALL_POINTS)[: 1 if CURVLINOPS in missing() else 2]:
-        yield Job(Row(EXPERIMENT, SIZES[0], method, seed), tight, (folder,))
-
-
-def tight(template: Row, folder: Path) -> list[Row]:
-    """Three trials of one of the two."""
-    calls = {TIGHT: lambda net, g: timed_tools.infhess_tight(net, RTOL, g), ALL_POINTS: _lanczos}
-    exact = full_data(template.problem, folder)
-    return [tried(template, Tool({TOPS: calls[template.method]}), (), exact, TOPS, 0)[0]]
-
-
-def _lanczos(net: Any, g: torch.Generator) -> Found:
-    return timed_tools.curvlinops_top(net, net.points, 32, g)
-
-
-def claim_jobs(seed: int, folder: Path) -> Iterator[Job]:
-    """The top five of a CNN of 11,722 weights on 10,000 images: infhess as it comes, Lanczos on parts of the data and all."""
-    yield Job(Row(EXPERIMENT, CNN, TRUTH, seed), truth, (folder,))
-    cases: dict[str, tuple[str, tuple[int, ...]]] = {"infhess.spectrum": (INFHESS, (128,))}
-    if CURVLINOPS not in missing():
-        for name, points in {"256 points": 256, "1,000 points": 1000, "all points": 10_000}.items():
-            cases[f"Lanczos on {name}"] = (CURVLINOPS, (points, 16))
-    for method, (tool, rung) in cases.items():
-        yield Job(Row(EXPERIMENT, CNN, method, seed), claimed, (tool, rung, folder))
-
-
-def claimed(template: Row, tool: str, rung: tuple[int, ...], folder: Path) -> list[Row]:
-    """One rung of a tool."""
-    exact = full_data(template.problem, folder)
-    return [tried(template, TOOLS[tool], rung, exact, TOPS, rung[0])[0]]
-
-
-def claim_summary(rows: Sequence[Row]) -> str:
-    """The claim, one line per method; and a tolerance that asks for all of the data."""
-    claim = [r for r in rows if r.problem == CNN and r.method != TRUTH]
-    exact = [r for r in rows if r.method in (TIGHT, ALL_POINTS)]
-    return _lines("top five, MNIST CNN of 11,722 weights, 10,000 images", claim) + _lines(
-        f"top five, {SIZES[0]}", exact
-    )
-
-
-def _lines(title: str, rows: Sequence[Row]) -> str:
-    lines = [[title, "processor seconds", "mean error"]]
-    lines += [[r.method, f"{r.seconds:.2f}", f"{r.loss:.4f}"] for r in rows]
-    return "\n" + markdown(lines) if rows else ""
+    text, found = equal_error.summary(rows), [r for r in rows if r.experiment == EXPERIMENT and r.method in CLAIMS]
+    for net, title in TITLES.items():
+        lines = [[r.method, f"{r.seconds:.2f}", f"{r.loss:.4f}"] for r in found if r.problem == net]
+        text += "\n" + markdown([[title, "processor seconds", "mean error"], *lines]) if lines else ""
+    return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -136,19 +135,15 @@ class FullData:
             save_file({name: t.contiguous() for name, t in held.items()}, temporary)
 
 
-def _load(path: Path) -> FullData:
-    held = load_file(path)
-    measure = Quadrature(held["T"], held["beta"], held["share"], float(held["eps"]))
-    return FullData(held["top"], float(held["trace"]), measure)
-
-
 @lru_cache(maxsize=1)
 def full_data(name: str, folder: Path) -> FullData:
     """The truth about a net: from a file, or computed and put there."""
     path = folder / f"truth-{name.replace(' ', '-')}.safetensors"
     if not path.exists():
         measured(timed_net(name), *NETS[name].runs).save(path)
-    return _load(path)
+    held = load_file(path)
+    measure = Quadrature(held["T"], held["beta"], held["share"], float(held["eps"]))
+    return FullData(held["top"], float(held["trace"]), measure)
 
 
 def measured(net: Timed, starts: int, steps: int) -> FullData:
@@ -173,11 +168,11 @@ def exact_trace(net: Timed) -> float:
     layers = [m for m in net.model if isinstance(m, nn.Linear)]
     if any(isinstance(m, nn.Conv2d) for m in net.model):
         return float("nan")
-    inputs = [net.x.flatten(1).double()]
+    inputs, outputs = list[Tensor](), net.x.flatten(1).double()
     weights = [(m.weight.detach().double(), m.bias.detach().double()) for m in layers]
     for W, b in weights:
-        inputs.append((inputs[-1] @ W.mT + b).relu() if len(inputs) < len(weights) else inputs[-1] @ W.mT + b)
-    *inputs, outputs = inputs
+        inputs.append(outputs.relu() if inputs else outputs)
+        outputs = inputs[-1] @ W.mT + b
     p, total = outputs.softmax(1), 0.0
     for c, e in enumerate(torch.eye(outputs.shape[1], dtype=torch.float64)):
         delta = (e - p) * p[:, c : c + 1].sqrt()
@@ -187,8 +182,7 @@ def exact_trace(net: Timed) -> float:
     return total / net.points
 
 
-def seconds_of(call: Callable[[], object]) -> float:
-    """Processor seconds of a call: other processes on the machine do not count."""
-    start = time.process_time()
-    call()
-    return time.process_time() - start
+def top_error(values: Tensor, exact: Tensor) -> float:
+    """Mean relative error of the top eigenvalues; one that was not found counts as 1."""
+    found = torch.nn.functional.pad(values[: len(exact)].double(), (0, max(0, len(exact) - len(values))))
+    return float(((found - exact) / exact).abs().mean())

@@ -44,23 +44,27 @@ def pieces(net: Timed, points: int, g: torch.Generator) -> list[tuple[Tensor, Te
     return list(zip(x.split(PIECE), y.split(PIECE)))  # type: ignore[no-untyped-call]
 
 
+def _found(net: Timed, value: Any, spent: Any) -> Found:
+    """A result of infhess; a data point that was read twice counts once."""
+    return Found(value, spent.products, min(net.points, spent.data_points))
+
+
 def infhess_top(net: Timed, points: int, g: torch.Generator) -> Found:
     """Fresh points for each direction, one batch for each chunk of them."""
-    source = net.source(max(1, points // CHUNKS), g)
-    found = spectrum(source, TOP, points=points, generator=g)
-    return Found(found.values, found.products, min(net.points, found.data_points))
+    found = spectrum(net.source(max(1, points // CHUNKS), g), TOP, points=points, generator=g)
+    return _found(net, found.values, found)
 
 
 def infhess_tight(net: Timed, rtol: float, g: torch.Generator) -> Found:
     """To a tolerance, from batches of a thousand points."""
     found = spectrum(net.source(PIECE, g), TOP, rtol, generator=g)
-    return Found(found.values, found.products, min(net.points, found.data_points))
+    return _found(net, found.values, found)
 
 
 def infhess_trace(net: Timed, batch: int, probes: int, g: torch.Generator) -> Found:
     """A fresh batch for each probe."""
     found = trace(net.source(batch, g), probes=probes, generator=g)
-    return Found(found.value, found.products, min(net.points, found.data_points))
+    return _found(net, found.value, found)
 
 
 def infhess_density(net: Timed, points: int, starts: int, m: int, g: torch.Generator) -> Found:
@@ -86,9 +90,8 @@ def curvlinops_top(net: Timed, points: int, products: int, g: torch.Generator) -
     start = torch.randn(net.size, generator=g).numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        values = eigsh(
-            operator, TOP, which="LA", v0=start, ncv=products - 1, maxiter=1, tol=10.0, return_eigenvectors=False
-        )
+        few = {"ncv": products - 1, "maxiter": 1, "tol": 10.0}
+        values = eigsh(operator, TOP, which="LA", v0=start, return_eigenvectors=False, **few)
     return Found(torch.from_numpy(values.copy()).flip(0), products, points)
 
 
@@ -125,14 +128,8 @@ def eigenthings_top(net: Timed, points: int, products: int, g: torch.Generator) 
     """Its Lanczos."""
     from hessian_eigenthings import lanczos
 
-    found = lanczos(
-        eigenthings_operator(net, points, g),
-        k=TOP,
-        max_iter=products,
-        which="LA",
-        seed=seed_of(g),
-        reorthogonalize=True,
-    )
+    operator = eigenthings_operator(net, points, g)
+    found = lanczos(operator, k=TOP, max_iter=products, which="LA", seed=seed_of(g), reorthogonalize=True)
     return Found(torch.as_tensor(found.eigenvalues).sort(descending=True).values, products, points)
 
 

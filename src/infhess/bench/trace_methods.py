@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from statistics import mean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from infhess.bench.coverage import truth_of
-from infhess.bench.timed_nets import seconds_of
 from infhess.curvature.batch_source import BatchSource
-from infhess.harness import Job, Row, markdown
+from infhess.harness import Job, Row, markdown, processor_seconds
 from infhess.spectra import trace
 
 EXPERIMENT = "bench-curvature-trace"
@@ -33,15 +34,9 @@ class Guess(NamedTuple):
 Method = Callable[[BatchSource, torch.Generator], Guess]
 
 
-def as_it_comes(source: BatchSource, g: torch.Generator) -> Guess:
-    """`infhess.trace`."""
-    found = trace(source, generator=g)
-    return Guess(found.value, found.interval(0.95))
-
-
-def hutchinson(source: BatchSource, g: torch.Generator) -> Guess:
-    """Random signs, a fresh batch for each."""
-    found = trace(source, sketch=0, generator=g)
+def measured_by_infhess(source: BatchSource, g: torch.Generator, **options: Any) -> Guess:
+    """`infhess.trace`; without a sketch it is Hutchinson's: random signs, a fresh batch for each."""
+    found = trace(source, generator=g, **options)
     return Guess(found.value, found.interval(0.95))
 
 
@@ -86,8 +81,8 @@ def xtrace_one_batch(source: BatchSource, g: torch.Generator) -> Guess:
 
 
 METHODS: dict[str, Method] = {
-    "infhess.trace": as_it_comes,
-    "Hutchinson, 36 fresh batches": hutchinson,
+    "infhess.trace": measured_by_infhess,
+    "Hutchinson, 36 fresh batches": partial(measured_by_infhess, sketch=0),
     "Hutch++, 36 fresh batches": hutch_fresh,
     "Hutch++, 36 products with one batch": hutch_one_batch,
     "XTrace, 36 products with one batch": xtrace_one_batch,
@@ -96,10 +91,8 @@ METHODS: dict[str, Method] = {
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
     """One for each problem, batch size and method."""
-    for problem in PROBLEMS[:1] if quick else PROBLEMS:
-        for batch in BATCHES:
-            for method in METHODS:
-                yield Job(Row(EXPERIMENT, problem, method, seed, batch), measured, (TRIALS,))
+    for problem, batch, method in product(PROBLEMS[:1] if quick else PROBLEMS, BATCHES, METHODS):
+        yield Job(Row(EXPERIMENT, problem, method, seed, batch), measured, (TRIALS,))
 
 
 def measured(template: Row, trials: int) -> list[Row]:
@@ -109,13 +102,11 @@ def measured(template: Row, trials: int) -> list[Row]:
     for trial in range(trials):
         g = torch.Generator().manual_seed(10**8 * (template.seed + 1) + 10**4 * batch + trial)
         source = truth.problem.source(batch, g, torch.float32)
-        seconds.append(seconds_of(lambda: found.append(METHODS[template.method](source, g))))  # noqa: B023
+        seconds.append(processor_seconds(lambda: found.append(METHODS[template.method](source, g))))  # noqa: B023
     error = mean((f.value / total - 1) ** 2 for f in found) ** 0.5
     covered = [f.interval[0] <= total <= f.interval[1] for f in found if not math.isnan(f.interval[0])]
-    row = replace(
-        template, data_points=source.data_points, products=source.products, seconds=median(seconds), loss=error
-    )
-    return [replace(row, metric=mean(covered) if covered else math.nan)]
+    row = replace(template, data_points=source.data_points, products=source.products, seconds=median(seconds))
+    return [replace(row, loss=error, metric=mean(covered) if covered else math.nan)]
 
 
 def summary(rows: Sequence[Row]) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import count, islice
 from statistics import mean
 
 import torch
-from torch import Tensor
 
-from infhess.bench.timed_nets import Epochs, Timed, seconds_of, timed_net
-from infhess.harness import Job, Row, markdown
+from infhess.bench.timed_nets import Epochs, Timed, timed_net
+from infhess.harness import Job, Row, markdown, processor_seconds
 from infhess.spectra import Spectrum, Tracker, spectrum
 
 EXPERIMENT = "bench-curvature-tracker"
@@ -34,22 +34,18 @@ def followed(template: Row, rate: float, k: int, updates: int) -> list[Row]:
     net = deepcopy(timed_net(NET))
     g = torch.Generator().manual_seed(template.seed)
     sources = [net.source(BATCH, torch.Generator().manual_seed(template.seed + i)) for i in (1, 2)]
-    tracker, widths, seconds, steps = (
-        Tracker(sources[0], k),
-        (list[float](), list[float]()),
-        [0.0, 0.0],
-        moving(net, rate, g),
-    )
+    tracker, steps = Tracker(sources[0], k), moving(net, rate, g)
+    calls: dict[str, Callable[[], Spectrum]] = {TRACKED: tracker.update}
+    calls |= {FRESH: lambda: spectrum(sources[1], k, generator=g)}
+    widths, seconds = {name: list[float]() for name in calls}, dict.fromkeys(calls, 0.0)
     for _ in range(updates):
-        seconds[0] += seconds_of(lambda: widths[0].append(width(tracker.update())))
-        seconds[1] += seconds_of(lambda: widths[1].append(width(spectrum(sources[1], k, generator=g))))
+        for name, call in calls.items():
+            seconds[name] += processor_seconds(lambda: widths[name].append(width(call())))  # noqa: B023
         next(steps)
-    rows = []
-    for name, source, width_, spent in zip((TRACKED, FRESH), sources, widths, seconds):
-        row = replace(
-            template, method=f"η = {rate:g}: {name}", data_points=source.data_points, products=source.products
-        )
-        rows.append(replace(row, seconds=spent, metric=mean(width_), loss=mean(m.warm for m in tracker.history)))
+    rows, template = [], replace(template, loss=mean(m.warm for m in tracker.history))
+    for name, source in zip(calls, sources):
+        row = replace(template, method=f"η = {rate:g}: {name}", seconds=seconds[name], metric=mean(widths[name]))
+        rows.append(replace(row, data_points=source.data_points, products=source.products))
     return rows
 
 
@@ -61,16 +57,12 @@ def width(found: Spectrum) -> float:
 
 def moving(net: Timed, rate: float, g: torch.Generator) -> Iterator[None]:
     """Some steps of sgd at a time."""
-    batches: Iterator[tuple[Tensor, Tensor]] = iter(())
     optimizer = torch.optim.SGD(net.model.parameters(), rate)
+    batches = (batch for _ in count() for batch in Epochs(net.x, net.y, BATCH, g))
     while True:
-        for _ in range(STEPS):
-            batch = next(batches, None)
-            if batch is None:
-                batches = iter(Epochs(net.x, net.y, BATCH, g))
-                batch = next(batches)
+        for x, y in islice(batches, STEPS):
             optimizer.zero_grad()
-            net.loss(net.model(batch[0]), batch[1]).backward()
+            net.loss(net.model(x), y).backward()
             optimizer.step()
         yield
 
@@ -78,16 +70,8 @@ def moving(net: Timed, rate: float, g: torch.Generator) -> Iterator[None]:
 def summary(rows: Sequence[Row]) -> str:
     """A line for each number of eigenvalues and rate; products of fresh estimates over the tracker's."""
     cells = {(r.problem, *r.method.split(": ")): r for r in rows if r.experiment == EXPERIMENT}
-    lines = [
-        [
-            "eigenvalues",
-            "sgd between updates",
-            "warm updates",
-            "products, fresh / tracked",
-            "half-width, fresh",
-            "tracked",
-        ]
-    ]
+    head = ["eigenvalues", "sgd between updates", "warm updates", "products, fresh / tracked", "half-width, fresh"]
+    lines = [[*head, "tracked"]]
     for problem, rate in dict.fromkeys((p, r) for p, r, _ in cells):
         tracked, fresh = cells[problem, rate, TRACKED], cells[problem, rate, FRESH]
         ratio = f"{fresh.products:,} / {tracked.products:,} = {fresh.products / tracked.products:.1f}"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from infhess._version import __version__
 from infhess.cli.bench import bench
 from infhess.cli.data import data
-from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, remedies
-from infhess.cli.usage import OneLine
+from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, flag
+from infhess.cli.usage import OneLine, remedies
 
 if TYPE_CHECKING:
+    from infhess.cli.measure import Asked
     from infhess.harness.rows import RowFile
 
 app = typer.Typer(
@@ -84,8 +85,8 @@ def reproduce(
     out: Folder = None,
     seed: FirstSeed = 0,
     seeds: Seeds = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A small version: two minutes at the most.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="The paper's size: hours, for nets on a GPU.")] = False,
+    quick: Annotated[bool, flag("quick", "A small version: two minutes at the most.")] = False,
+    full: Annotated[bool, flag("full", "The paper's size: hours, for nets on a GPU.")] = False,
     fresh: Fresh = False,
     workers: Workers = 0,
     data_dir: DataDir = None,
@@ -134,21 +135,19 @@ def spectrum(
         typer.Argument(metavar="MODULE:FUNCTION", help="Returns (loss, params, batches) or (model, loss, batches)."),
     ],
     k: Annotated[int, typer.Option("--k", min=1, help="How many eigenvalues.")] = 10,
-    rtol: Annotated[
-        float | None, typer.Option("--rtol", help="Go on until the 95 % intervals are within ± rtol.")
-    ] = None,
+    rtol: Annotated[float | None, flag("rtol", "Go on until the 95 % intervals are within ± rtol.")] = None,
     budget: Annotated[
         int | None, typer.Option("--budget", min=1, help="With --rtol: no further round beyond so many data points.")
     ] = None,
-    matrix: Annotated[Matrix, typer.Option("--matrix", help="Which matrix.")] = Matrix.hessian,
-    products: Annotated[Way, typer.Option("--products", help="How products are taken.")] = Way.exact,
+    matrix: Annotated[Matrix, flag("matrix", "Which matrix.")] = Matrix.hessian,
+    products: Annotated[Way, flag("products", "How products are taken.")] = Way.exact,
     watch: Annotated[
         Path | None,
         typer.Option("--watch", metavar="CHECKPOINTS", help="A folder of checkpoints of the model: one line for each."),
     ] = None,
-    density: Annotated[bool, typer.Option("--density", help="The density of all eigenvalues too.")] = False,
-    layers: Annotated[bool, typer.Option("--layers", help="Trace and largest eigenvalue of each layer too.")] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Show errors of your own code whole.")] = False,
+    density: Annotated[bool, flag("density", "The density of all eigenvalues too.")] = False,
+    layers: Annotated[bool, flag("layers", "Trace and largest eigenvalue of each layer too.")] = False,
+    traceback: Annotated[bool, flag("traceback", "Show errors of your own code whole.")] = False,
     out: Out = Path("runs/spectrum"),
     seed: Seed = 0,
     fresh: Fresh = False,
@@ -169,19 +168,16 @@ def spectrum(
         from infhess.harness.tables import write
 
         if watch is None and RowFile(out).rows and not fresh:
-            raise ValueError(
-                f"{out / 'rows.csv'} holds an earlier result; choose another --out, or keep it aside with --fresh"
-            )
+            remedy = "choose another --out, or keep it aside with --fresh"
+            raise ValueError(f"{out / 'rows.csv'} holds an earlier result; {remedy}")
         if watch is not None and (density or layers):
             raise ValueError("--density and --layers are of one net; leave them out with --watch")
+        asked = measure.Asked(k, rtol, budget, matrix.value, products.value, seed)
         try:
             if watch is not None:
-                file = RowFile(out, fresh=fresh, seed=seed)
-                return _watch(file, watch, target, k, rtol, budget, matrix.value, products.value, seed)
+                return _watch(RowFile(out, fresh=fresh, seed=seed), watch, target, asked)
             with show.progress(f"spectrum of {target}"):
-                measured = measure.measure(
-                    target, k, rtol, budget, matrix.value, products.value, seed, density=density, layers=layers
-                )
+                measured = measure.measure(target, asked, density=density, layers=layers)
         except measure.UserCodeError as error:
             raise (error.__cause__ or error) if traceback else error from error.__cause__
         for name in ("spectrum.json", "spectrum.png", "density.png"):
@@ -199,7 +195,7 @@ def spectrum(
         return typer.echo(f"figure: {figure}")
 
 
-def _watch(file: RowFile, folder: Path, target: str, *how: Any) -> None:
+def _watch(file: RowFile, folder: Path, target: str, asked: Asked) -> None:
     """Checkpoints that have no rows yet, then all of them as a table; a second run goes on with new ones."""
     from infhess.cli import show, watch
 
@@ -207,7 +203,7 @@ def _watch(file: RowFile, folder: Path, target: str, *how: Any) -> None:
     if len(done) < len({row.problem for row in file.rows}):
         raise ValueError(f"{file.path} holds other rows; choose another --out, or keep them aside with --fresh")
     todo = [path for path in watch.checkpoints(folder) if path.name not in done]
-    found = watch.watched(target, todo, *how)
+    found = watch.watched(target, todo, asked)
     for path in todo:
         with show.progress(path.name):
             file.add(next(found))

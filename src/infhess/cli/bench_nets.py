@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Seeds, Workers, remedies, seed_range
+from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Methods, Problems, Seeds, Workers, flag, seed_range
+from infhess.cli.usage import one_kind, remedies
 
 if TYPE_CHECKING:
     from infhess.bench.deep_bench import Selection
@@ -19,30 +21,24 @@ def deep(
     out: Folder = None,
     seed: FirstSeed = 0,
     seeds: Seeds = 3,
-    starts: Annotated[
-        bool, typer.Option("--starts", help="infhess around sgd, momentum and Adam from any rate.")
-    ] = False,
-    tune: Annotated[bool, typer.Option("--tune", help="Find the best rates of sgd and momentum for --starts.")] = False,
-    cost: Annotated[bool, typer.Option("--cost", help="What a step and an estimate cost on the paper's net.")] = False,
-    safety: Annotated[
-        bool, typer.Option("--safety", help="500 short runs of RateFree in any units, batch and precision.")
-    ] = False,
-    batches: Annotated[bool, typer.Option("--batches", help="Batches of 16 to 1,024 at equal data.")] = False,
-    variants: Annotated[
-        bool, typer.Option("--variants", help="RateFree's rule with one thing changed at a time.")
-    ] = False,
-    large: Annotated[bool, typer.Option("--large", help="A transformer of five million weights, 2,000 steps.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Two problems, 100 steps, one seed.")] = False,
+    starts: Annotated[bool, flag("starts", "infhess around sgd, momentum and Adam from any rate.")] = False,
+    tune: Annotated[bool, flag("tune", "Find the best rates of sgd and momentum for --starts.")] = False,
+    cost: Annotated[bool, flag("cost", "What a step and an estimate cost on the paper's net.")] = False,
+    safety: Annotated[bool, flag("safety", "500 short runs of RateFree in any units, batch and precision.")] = False,
+    batches: Annotated[bool, flag("batches", "Batches of 16 to 1,024 at equal data.")] = False,
+    variants: Annotated[bool, flag("variants", "RateFree's rule with one thing changed at a time.")] = False,
+    large: Annotated[bool, flag("large", "A transformer of five million weights, 2,000 steps.")] = False,
+    quick: Annotated[bool, flag("quick", "Two problems, 100 steps, one seed.")] = False,
     length: Annotated[
         list[int] | None, typer.Option("--length", min=1, help="Times the steps; may be repeated.")
     ] = None,
     problem_set: Annotated[
-        list[str] | None, typer.Option("--set", help="development, held-out, final or full width; may be repeated.")
+        list[str] | None, flag("set", "development, held-out, final or full width; may be repeated.")
     ] = None,
-    problem: Annotated[list[str] | None, typer.Option("--problem", help="This one alone; may be repeated.")] = None,
-    method: Annotated[list[str] | None, typer.Option("--method", help="This one alone; may be repeated.")] = None,
+    problem: Problems = None,
+    method: Methods = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Run --method anew: its earlier rows of these problems and seeds go.")
+        bool, flag("again", "Run --method anew: its earlier rows of these problems and seeds go.")
     ] = False,
     fresh: Fresh = False,
     workers: Workers = 0,
@@ -56,15 +52,14 @@ def deep(
     """
     with remedies():
         from infhess.bench import deep_bench
+        from infhess.cli import show
         from infhess.data import use
         from infhess.experiments import plots
         from infhess.harness.rows import RowFile
 
         kinds = {"tune": tune, "starts": starts, "batches": batches, "variants": variants, "large": large}
         kinds |= {"cost": cost, "safety": safety}
-        kind, *more = [name for name, given in kinds.items() if given] or [""]
-        if more:
-            raise ValueError(f"expected at most one of --{', --'.join(kinds)}; got --{kind} and --{more[0]}")
+        kind = one_kind(kinds)
         if (cost or safety) and (problem or method):
             raise ValueError("--problem and --method: not with --cost or --safety, which have their own")
         if again and not method:
@@ -72,7 +67,11 @@ def deep(
         use(data_dir)
         folder = out or Path(f"runs/bench-deep-{kind}" if kind else "runs/bench-deep")
         if cost or safety:
-            return _one_optimizer(folder, seed, cost=cost, quick=quick, fresh=fresh, workers=workers)
+            module = import_module(f"infhess.bench.{kind}")
+            file = RowFile(folder, fresh=fresh, seed=seed)
+            # Times are taken one after the other, in this process.
+            show.run(list(module.jobs(seed, quick=quick)), file, 1 if cost else workers)
+            return show.summarised(file.path, module.summary(file.rows))
         plots.require()
         chosen = deep_bench.selection(kind, problem or (), problem_set or (), method or (), length or (1,), quick=quick)
         chosen = chosen._replace(seeds=seed_range(seed, seeds, quick))
@@ -87,9 +86,7 @@ def _compare(kind: str, chosen: Selection, file: RowFile, workers: int) -> None:
     from infhess.bench import any_rate, batch_sizes, deep_bench, deep_results, rule_variants
     from infhess.bench.deep_baselines import METHODS
     from infhess.cli import show
-    from infhess.harness.comparison import write_settings
-    from infhess.harness.methods import missing
-    from infhess.harness.timing import on_threads
+    from infhess.harness import missing, on_threads, write_settings
 
     show.not_installed(missing(METHODS))
     folder, summaries = file.path.parent, {"batches": batch_sizes, "variants": rule_variants}
@@ -106,17 +103,3 @@ def _compare(kind: str, chosen: Selection, file: RowFile, workers: int) -> None:
         report = any_rate.report if kind == "starts" else deep_results.report
         text = report(file.rows, chosen.seeds, folder)
     return typer.echo(f"{text}\nrows and tables: {folder}")
-
-
-def _one_optimizer(folder: Path, seed: int, *, cost: bool, quick: bool, fresh: bool, workers: int) -> None:
-    """What it costs beside its base on the paper's net, or whether runs are lost in unusual conditions."""
-    from infhess.bench import cost as costs
-    from infhess.bench import safety
-    from infhess.cli import show
-    from infhess.harness.rows import RowFile
-
-    file = RowFile(folder, fresh=fresh, seed=seed)
-    # Times are taken one after the other, in this process.
-    comparison, processes = (costs, 1) if cost else (safety, workers)
-    show.run(list(comparison.jobs(seed, quick=quick)), file, processes)
-    show.summarised(file.path, comparison.summary(file.rows))

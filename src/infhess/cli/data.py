@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from infhess.cli.options import DataDir, remedies
+from infhess.cli.options import DataDir
+from infhess.cli.usage import remedies
 
 data = typer.Typer(no_args_is_help=True, help="Data sets: what there is, and how to get it.")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ from infhess.harness.rows import Row
 from infhess.spectra import Spectrum, spectrum
 
 EXPERIMENT = "spectrum"
+NUMBERS = ("value", "std", "low", "high")  # of an eigenvalue, in rows
 FORMS = "(loss, params, batches) with loss(batch), or (model, loss, batches) with loss(outputs, targets)"
 
 
@@ -48,37 +49,37 @@ class Measured:
     def rows(self, seed: int) -> Iterator[Row]:
         """Value, standard error and interval of each eigenvalue."""
         found = self.found
-        for i in range(len(found.values)):
-            for method, metric in (
-                ("value", float(found.values[i])), ("std", float(found.std[i])), ("low", self.low[i]), ("high", self.high[i]),
-            ):  # fmt: skip
-                yield Row(
-                    EXPERIMENT, f"{self.target}/eigenvalue-{i + 1}", method, seed, 0, found.data_points, found.products,
-                    self.seconds, metric=metric,
-                )  # fmt: skip
+        cost = found.data_points, found.products, self.seconds
+        for i, numbers in enumerate(zip(found.values.tolist(), found.std.tolist(), self.low, self.high), 1):
+            for method, metric in zip(NUMBERS, numbers):
+                yield Row(EXPERIMENT, f"{self.target}/eigenvalue-{i}", method, seed, 0, *cost, metric=metric)
         for problem, method, metric in self.extras.rows():
             yield Row(EXPERIMENT, f"{self.target}/{problem}", method, seed, 0, metric=metric)
 
 
-def measure(
-    target: str,
-    k: int,
-    rtol: float | None,
-    budget: int | None,
-    matrix: str,
-    products: str,
-    seed: int,
-    *,
-    density: bool = False,
-    layers: bool = False,
-) -> Measured:
+class Asked(NamedTuple):
+    """What is asked for: eigenvalues, a tolerance and its budget; which matrix, how products are taken, and the seed."""
+
+    k: int
+    rtol: float | None
+    budget: int | None
+    matrix: str
+    products: str
+    seed: int
+
+    def generator(self) -> torch.Generator:
+        """From its seed."""
+        return torch.Generator().manual_seed(self.seed)
+
+
+def measure(target: str, asked: Asked, *, density: bool = False, layers: bool = False) -> Measured:
     """Load MODULE:FUNCTION, call it, and take the spectrum of what it returns."""
     function, start = load(target), time.perf_counter()
     with named_errors(target):
-        source = source_of(function(), matrix, products, seed)
-        found = spectrum(source, k, rtol, budget=budget, generator=torch.Generator().manual_seed(seed))
+        source = source_of(function(), asked)
+        found = spectrum(source, asked.k, asked.rtol, budget=asked.budget, generator=asked.generator())
         seconds = time.perf_counter() - start
-        more = extras(source, with_density=density, with_layers=layers, seed=seed)
+        more = extras(source, with_density=density, with_layers=layers, seed=asked.seed)
     low, high = found.interval(0.95)
     return Measured(target, found, low.tolist(), high.tolist(), seconds, more)
 
@@ -91,9 +92,8 @@ def named_errors(target: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         reason = str(error).strip().splitlines()
         where = "" if isinstance(error, ValueError | TypeError) else f" failed with {type(error).__name__}"
-        raise UserCodeError(
-            f"{target}{where}: {reason[0] if reason else 'no message'}; see it whole with --traceback"
-        ) from error
+        message = f"{target}{where}: {reason[0] if reason else 'no message'}; see it whole with --traceback"
+        raise UserCodeError(message) from error
 
 
 def load(target: str) -> Any:
@@ -130,32 +130,29 @@ def _run(load: Callable[[], Any], name: str) -> Any:
     try:
         return load()
     except ModuleNotFoundError as error:
-        raise ValueError(
-            f"no module named {error.name} from here; give the path of a file, as file.py:function"
-        ) from error
+        remedy = "give the path of a file, as file.py:function"
+        raise ValueError(f"no module named {error.name} from here; {remedy}") from error
     except Exception as error:
-        raise UserCodeError(
-            f"{name} cannot be imported: {type(error).__name__}: {str(error).splitlines()[0]}"
-        ) from error
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise UserCodeError(f"{name} cannot be imported: {reason}") from error
 
 
-def source_of(returned: Any, matrix: str, products: str, seed: int) -> BatchSource:
+def source_of(returned: Any, asked: Asked) -> BatchSource:
     """The Hessian or Gauss–Newton matrix of what the user's function returned."""
     if not isinstance(returned, tuple | list) or len(returned) != 3:
         shown = f"{len(returned)} things" if isinstance(returned, tuple | list) else type(returned).__name__
         raise TypeError(f"the function must return {FORMS}; it returned {shown}")
     first, second, batches = returned
-    generator = torch.Generator().manual_seed(seed)
+    products, generator = asked.products, asked.generator()
     if not callable(second):
-        if matrix == "gauss-newton":
+        if asked.matrix == "gauss-newton":
             raise ValueError("--matrix gauss-newton needs a function that returns (model, loss, batches)")
         return Hessian(first, second, batches, products=products, generator=generator)
     if not isinstance(first, nn.Module):
-        raise TypeError(
-            f"the function must return {FORMS}, with a torch.nn.Module as the model; it returned two functions"
-        )
+        need = f"the function must return {FORMS}, with a torch.nn.Module as the model"
+        raise TypeError(f"{need}; it returned two functions")
     params = {name: p for name, p in first.named_parameters() if p.requires_grad}
-    if matrix == "gauss-newton":
+    if asked.matrix == "gauss-newton":
         if products != "exact":
             raise ValueError("--products difference is for the Hessian; leave it out with --matrix gauss-newton")
         return GaussNewton(first, second, params, batches, generator=generator)

@@ -1,11 +1,9 @@
-"""Options that commands share, and what happens on bad input."""
+"""Options that commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,14 +19,13 @@ DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of the 
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over; earlier rows are kept under another name.")]
 
 
-@contextmanager
-def remedies() -> Iterator[None]:
-    """Bad input ends with status 2 and one line that says what to do."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError) as error:
-        typer.secho(f"infhess: {' '.join(str(error).split())}", err=True, fg="red")
-        raise typer.Exit(2) from error
+def flag(name: str, what: str) -> Any:
+    """An option --NAME, and what its help says."""
+    return typer.Option(f"--{name}", help=what)
+
+
+Problems = Annotated[list[str] | None, flag("problem", "This one alone; may be repeated.")]
+Methods = Annotated[list[str] | None, flag("method", "This one alone; may be repeated.")]
 
 
 def seed_range(first: int, count: int | None, quick: bool) -> list[int]:

@@ -14,10 +14,9 @@ from rich.table import Table
 from infhess.cli.measure import Measured
 from infhess.data import File
 from infhess.experiments.page import Claim
+from infhess.harness import Row, RowFile, write
 from infhess.harness.jobs import Job, cores
 from infhess.harness.jobs import run as run_jobs
-from infhess.harness.rows import Row, RowFile
-from infhess.harness.tables import write
 
 
 def console() -> Console:
@@ -104,14 +103,13 @@ def inference(rows: Sequence[Row]) -> None:
 def spectrum(measured: Measured) -> None:
     """Eigenvalues with intervals, what they cost and why it stopped."""
     found = measured.found
+    columns = found.values.tolist(), found.std.tolist(), measured.low, measured.high, found.resolved.tolist()
     lines = [
-        [str(i + 1), f"{v:.4g}", f"{s:.2g}", f"{low:.4g} … {high:.4g}", "yes" if r else "no"]
-        for i, (v, s, low, high, r) in enumerate(
-            zip(found.values.tolist(), found.std.tolist(), measured.low, measured.high, found.resolved.tolist())
-        )
+        [str(i), f"{v:.4g}", f"{s:.2g}", f"{low:.4g} … {high:.4g}", "yes" if r else "no"]
+        for i, (v, s, low, high, r) in enumerate(zip(*columns), 1)
     ]
-    columns = ["eigenvalue", "value", "std", "95 % interval", "stands out from noise"]
-    table(f"Top of the spectrum, {found.vectors.shape[0]} parameters", columns, lines)
+    head = ["eigenvalue", "value", "std", "95 % interval", "stands out from noise"]
+    table(f"Top of the spectrum, {found.vectors.shape[0]} parameters", head, lines)
     value, std = found.lowest
     console().print(
         f"Smallest value seen {value:.3g} ± {std:.2g}. {found.products} products, {found.data_points} data points, "
@@ -169,9 +167,8 @@ def downloads() -> Iterator[Callable[[File], Bar | bool]]:
     if not sys.stdout.isatty():
         yield _announced
         return
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=console()
-    ) as bars:
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=console()) as bars:
         yield lambda file: Bar(bars, file)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -50,3 +51,21 @@ def _told(error: Any) -> int:
     if message:
         typer.secho(f"infhess: {message.rstrip('.')}; see {command} --help", err=True, fg="red")
     return int(error.exit_code)
+
+
+@contextmanager
+def remedies() -> Iterator[None]:
+    """Bad input ends with status 2 and one line that says what to do."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        typer.secho(f"infhess: {' '.join(str(error).split())}", err=True, fg="red")
+        raise typer.Exit(2) from error
+
+
+def one_kind(given: Mapping[str, bool]) -> str:
+    """The comparison that was asked for, "" where none was."""
+    kind, *more = [name for name, chosen in given.items() if chosen] or [""]
+    if more:
+        raise ValueError(f"expected at most one of --{', --'.join(given)}; got --{kind} and --{more[0]}")
+    return kind

@@ -13,18 +13,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from infhess.cli.measure import load, named_errors, source_of
+from infhess.cli.measure import NUMBERS, Asked, load, named_errors, source_of
 from infhess.harness.rows import Row
 from infhess.spectra import Moment, Tracker
 
 EXPERIMENT = "spectrum-watch"
 ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-INSIDE = (
-    "state_dict",
-    "model_state_dict",
-    "model",
-)  # where training scripts put the weights beside the optimizer's state
-NUMBERS = ("value", "std", "low", "high")
+# Where training scripts put the weights beside the optimizer's state.
+INSIDE = ("state_dict", "model_state_dict", "model")
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -61,28 +57,18 @@ def model_of(returned: Any) -> nn.Module:
     """The model that the checkpoints are of."""
     model = returned[0] if isinstance(returned, tuple | list) and returned else None
     if not isinstance(model, nn.Module):
-        raise ValueError(
-            "--watch needs a function that returns (model, loss, batches), for the checkpoints to be loaded"
-        )
+        need = "a function that returns (model, loss, batches)"
+        raise ValueError(f"--watch needs {need}, for the checkpoints to be loaded")
     return model
 
 
-def watched(
-    target: str,
-    paths: Sequence[Path],
-    k: int,
-    rtol: float | None,
-    budget: int | None,
-    matrix: str,
-    products: str,
-    seed: int,
-) -> Iterator[list[Row]]:
+def watched(target: str, paths: Sequence[Path], asked: Asked) -> Iterator[list[Row]]:
     """The rows of one checkpoint after the other."""
     function = load(target)
     with named_errors(target):
         returned = function()
-        model, source = model_of(returned), source_of(returned, matrix, products, seed)
-        tracker = Tracker(source, k, rtol=rtol, budget=budget, generator=torch.Generator().manual_seed(seed))
+        model, source = model_of(returned), source_of(returned, asked)
+        tracker = Tracker(source, asked.k, rtol=asked.rtol, budget=asked.budget, generator=asked.generator())
     for number, path in enumerate(paths):
         start = time.perf_counter()
         try:
@@ -91,7 +77,7 @@ def watched(
             raise ValueError(f"{path}: its weights are not those of the model of {target}") from error
         with named_errors(target):
             tracker.update(step=step_of(path, number))
-        yield list(_rows(path, tracker.history[-1], seed, time.perf_counter() - start))
+        yield list(_rows(path, tracker.history[-1], asked.seed, time.perf_counter() - start))
 
 
 def _rows(path: Path, moment: Moment, seed: int, seconds: float) -> Iterator[Row]:

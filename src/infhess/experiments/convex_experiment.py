@@ -8,10 +8,9 @@ from typing import Any
 
 from infhess.experiments import plots
 from infhess.experiments.plots import Line, Value
-from infhess.harness import AVERAGED, Baseline, Job, Make, Row, Setting, paper, sgd
+from infhess.harness import AVERAGED, Baseline, Job, Make, Row, Setting, ends, paper, sgd
 from infhess.harness.comparison import Cell, Comparison, best_settings
 from infhess.harness.curves import EXACT, Curves, optimum, shown, thinned
-from infhess.harness.training import ends
 from infhess.problems.convex_problems import convex_problem
 
 PAPER, TUNED, ONLINE = "paper, rate of sgd", "paper, rate tuned", "infhess, online"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from math import inf
 from pathlib import Path
 
 import torch
@@ -48,12 +51,10 @@ SIZES = {
 
 def jobs(size: NetSize, seeds: Sequence[int], folder: Path) -> Iterator[Job]:
     """One run for each initialisation, method, rate and seed."""
-    for start in STARTS:
-        for seed in seeds:
-            for method in (SGD, PAPER, STEP, ONLINE):
-                for rate in size.online if method == ONLINE else size.rates:
-                    template = Row(named(EXPERIMENT, size.name), start, name_of(method, rate, TRAIN), seed, BATCH)
-                    yield Job(template, run, (size, method, rate, folder / "unfinished"))
+    for start, seed, method in product(STARTS, seeds, (SGD, PAPER, STEP, ONLINE)):
+        for rate in size.online if method == ONLINE else size.rates:
+            template = Row(named(EXPERIMENT, size.name), start, name_of(method, rate, TRAIN), seed, BATCH)
+            yield Job(template, run, (size, method, rate, folder / "unfinished"))
 
 
 def name_of(method: str, rate: float, what: str) -> str:
@@ -145,15 +146,9 @@ class NetTraining(Training):
         loss, accuracy = self._measured((train[0][:n], train[1][:n]))
         share = self.estimating / max(self.seconds, 1e-9)
         found = {TRAIN: (loss + penalty, accuracy), TEST: self._measured(test), RATE: (self.in_use, share)}
-        now = replace(
-            self.template, data_points=self.stream.points, products=self.reported_products, seconds=self.seconds
-        )
-        return [
-            replace(
-                now, method=name_of(self.method, self.rate, what), loss=x if x == x else float("inf"), metric=metric
-            )
-            for what, (x, metric) in found.items()
-        ]
+        now = replace(self.template, data_points=self.stream.points, seconds=self.seconds)
+        now, name = replace(now, products=self.reported_products), partial(name_of, self.method, self.rate)
+        return [replace(now, method=name(w), loss=x if x == x else inf, metric=y) for w, (x, y) in found.items()]
 
     def _measured(self, data: Data) -> tuple[float, float]:
         with torch.no_grad():

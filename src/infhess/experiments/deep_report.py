@@ -37,12 +37,11 @@ class Results:
 
     def means(self, method: str, what: str, value: str) -> ByStart:
         """Loss or metric at the end by initialisation and initial rate, the mean over seeds."""
-        return {
-            s: {
-                r: mean(getattr(run[-1], value) for run in self.runs(s, method, r, what)) for r in self.rates(s, method)
-            }
-            for s in self.starts
-        }
+
+        def end(start: str, rate: float) -> float:
+            return float(mean(getattr(run[-1], value) for run in self.runs(start, method, rate, what)))
+
+        return {start: {rate: end(start, rate) for rate in self.rates(start, method)} for start in self.starts}
 
     def outcomes(self, start: str, rate: float) -> list[tuple[float, float]]:
         """Test accuracy and estimated rate at the end of the paper's method, one pair per seed."""
@@ -68,14 +67,12 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     alive = {s: {r: mean(x for _, x in e) for r, e in ends[s].items() if min(e)[0] >= CHANCE} for s in starts}
     runs = [run for s in starts for rate in ends[s] for run in results.runs(s, PAPER, rate, RATE)]
     long, short = (mean(share) for share in zip(*map(_shares, runs)))
+    mine, step = ({s: mean(tested[k][s].values()) for s in starts} for k in ("paper", "step"))
+    settled = (len(alive[s]) == len(ends[s]) and max(alive[s].values()) < 10 * min(alive[s].values()) for s in starts)
     verdicts = [
         *(verdict(*_level(sgd[what], paper[what], tested["paper"])) for what in (TRAIN, TEST)),
-        verdict(
-            *(len(alive[s]) == len(ends[s]) and max(alive[s].values()) < 10 * min(alive[s].values()) for s in starts)
-        ),
-        verdict(
-            *(abs(mean(tested["paper"][s].values()) - mean(tested["step"][s].values())) < noise[s] for s in starts)
-        ),
+        verdict(*settled),
+        verdict(*(abs(mine[s] - step[s]) < noise[s] for s in starts)),
         verdict(long < 0.05),
         verdict(*(x > max(tested["sgd"][s].values()) - noise[s] for s in starts for x in tested["online"][s].values())),
     ]

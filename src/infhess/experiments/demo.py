@@ -53,40 +53,29 @@ def net_problem() -> NetProblem:
 
 
 def rows(seed: int) -> Iterator[Row]:
-    """All three parts."""
-    yield from _convex(seed)
-    yield from _net(seed)
-
-
-def _convex(seed: int) -> Iterator[Row]:
-    """The gap of the iterates' average, and its accuracy: sgd at nine rates, and infhess."""
+    """All three parts. First the gap of the iterates' average, and its accuracy: sgd at nine rates, and infhess."""
     data = convex_problem()
     best, start = data.value(data.solved()), data.value(data.model())
     methods = {f"sgd, rate {rate:.2g}": sgd(rate) for rate in SGD_RATES} | {INFHESS: online()}
     for name, method in methods.items():
         for row in curve(data, method, Row(EXPERIMENT, CONVEX, name, seed, BATCH), POINTS, (AVERAGED,)):
             yield replace(row, loss=(row.loss - best) / (start - best))
-
-
-class Remembered:
-    """A method that keeps its run, for what comes after training."""
-
-    run: RateFreeRun
-
-    def __call__(self, problem: Problem, stream: CountedStream) -> Run:
-        """Begin."""
-        self.run = RateFreeRun(problem, stream, scaling="kronecker")
-        return self.run
+    yield from _net(seed)
 
 
 def _net(seed: int) -> Iterator[Row]:
     """Training and test loss: Adam at five rates, and infhess; then the sharpness of what infhess found."""
-    problem, mine = net_problem(), Remembered()
-    methods = {f"Adam, rate {rate:g}": adam(rate) for rate in ADAM_RATES} | {INFHESS: mine}
+    problem, mine = net_problem(), list[RateFreeRun]()
+
+    def begun(problem: Problem, stream: CountedStream) -> Run:
+        mine.append(RateFreeRun(problem, stream, scaling="kronecker"))
+        return mine[-1]
+
+    methods = {f"Adam, rate {rate:g}": adam(rate) for rate in ADAM_RATES} | {INFHESS: begun}
     for name, method in methods.items():
         template = Row(EXPERIMENT, NET, name, seed, BATCH)
         yield from curve(problem, method, template, BATCH * STEPS, ("",), SPACING)
-    yield from _sharpness(problem, mine.run.models[""], seed)
+    yield from _sharpness(problem, mine[-1].models[""], seed)
 
 
 def _sharpness(problem: NetProblem, model: nn.Module, seed: int) -> Iterator[Row]:
@@ -150,16 +139,11 @@ def _convex_table(curves: dict[str, list[Row]]) -> tuple[str, Cells, str]:
         shown = ["never" if points is None else f"{points:,}" for points in reached(runs)]
         lines.append([title, *shown, f"{end[-1].loss:.1e}"])
     mine, theirs = (reached(runs)[-1] for runs in ([curves[INFHESS]], others))
-    title = f"A convex problem: {CONVEX}, data points read to a gap"
-    return title, lines, _convex_sentence(mine, theirs, len(others))
-
-
-def _convex_sentence(mine: int | None, theirs: int | None, rates: int) -> str:
+    title, there = f"A convex problem: {CONVEX}, data points read to a gap", f"within {GAPS[-1]:g} of the optimum"
     if mine is None:
-        return f"infhess did not come within {GAPS[-1]:g} of the optimum."
-    sgd = f"after {theirs:,}" if theirs else "not at all"
-    there = f"within {GAPS[-1]:g} of the optimum after {mine:,} data points"
-    return f"infhess is {there}; sgd, with the best of {rates} rates, {sgd}."
+        return title, lines, f"infhess did not come {there}."
+    beside = f"sgd, with the best of {len(others)} rates, {f'after {theirs:,}' if theirs else 'not at all'}"
+    return title, lines, f"infhess is {there} after {mine:,} data points; {beside}."
 
 
 def _net_table(curves: dict[str, list[Row]]) -> tuple[str, Cells, str]:
@@ -230,10 +214,8 @@ def inside(v: dict[str, list[float]]) -> int:
 
 def _curves(ax: Any, curves: dict[str, list[Row]], x: plots.Value, floor: float = 0.0) -> None:
     """All learning rates faintly, the best of them and infhess in full."""
-    known = {
-        best(curves): (plots.ORANGE, f"{best(curves)}, the best of {len(curves) - 1}"),
-        INFHESS: (plots.BLUE, INFHESS),
-    }
+    first = best(curves)
+    known = {first: (plots.ORANGE, f"{first}, the best of {len(curves) - 1}"), INFHESS: (plots.BLUE, INFHESS)}
     others = [method for method in curves if method not in known]
     known |= {others[0]: (plots.GREY, f"{others[0].split(',')[0]}, the other rates")}
     for method, run in curves.items():
@@ -245,8 +227,7 @@ def _curves(ax: Any, curves: dict[str, list[Row]], x: plots.Value, floor: float 
 def _bars(ax: Any, v: dict[str, list[float]]) -> None:
     places = range(1, len(v["value"]) + 1)
     bars = [[m - lo for m, lo in zip(v["value"], v["low"])], [hi - m for m, hi in zip(v["value"], v["high"])]]
-    ax.errorbar(
-        places, v["value"], bars, fmt="o", color=plots.BLUE, capsize=4, label="from mini-batches, 95 % interval"
-    )
+    label = "from mini-batches, 95 % interval"
+    ax.errorbar(places, v["value"], bars, fmt="o", color=plots.BLUE, capsize=4, label=label)
     ax.plot(places, v["exact"], "x", color=plots.ORANGE, markersize=8, label="exact")
     ax.set(xlabel="eigenvalue of the Hessian", ylabel="curvature", ylim=(0, None), xticks=list(places))

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infhess.experiments import plots
-from infhess.harness import Cells, shown
-from infhess.harness.tables import plain
+from infhess.harness import Cells, markdown, plain, shown, write, written
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -58,6 +57,13 @@ class Page:
         template = templates(escape=True).get_template("report.html")
         return plain(template.render(page=self, classes=CLASSES, drawn=drawn, sections=self.sections())) + "\n"
 
+    def write(self, folder: Path, heading: str = "### ", **files: Cells) -> None:
+        """report.html, and tables in Markdown: the first of the page by the names in `files`, all others as table.md."""
+        written(folder, **files)
+        rest = self.tables[len(files) :]
+        write(folder / "table.md", "\n".join(f"{heading}{title}\n\n{markdown(cells)}" for title, cells in rest))
+        write(folder / "report.html", self.html())
+
     def sections(self) -> list[str]:
         """What the table of contents lists."""
         parts = [("Figures", self.figures), ("Claim by claim", self.claims)]
@@ -71,9 +77,8 @@ def verdict(*holds: bool) -> str:
 
 def claim_list(claims: Sequence[Claim]) -> str:
     """In Markdown: what the paper says, the verdict, and what was found; too long for the cells of a table."""
-    return plain(
-        "\n".join(f"**{c.paper}** *{c.verdict.capitalize()}.*\n{c.found} {c.why}".strip() + "\n" for c in claims)
-    )
+    texts = (f"**{c.paper}** *{c.verdict.capitalize()}.*\n{c.found} {c.why}".strip() for c in claims)
+    return plain("\n".join(f"{text}\n" for text in texts))
 
 
 def claims(name: str, verdicts: Sequence[str], **values: Any) -> list[Claim]:
@@ -97,10 +102,8 @@ def templates(*, escape: bool) -> Environment:
     """Those of this package; a name that is not given is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    loader = PackageLoader("infhess.experiments")
-    found = Environment(
-        loader=loader, autoescape=escape, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    found = Environment(loader=PackageLoader("infhess.experiments"), autoescape=escape, undefined=StrictUndefined)
+    found.trim_blocks = found.lstrip_blocks = True
     found.filters |= {"g2": "{:.2g}".format, "points": shown}
     return found
 

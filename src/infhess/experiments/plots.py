@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from infhess._files import atomic
-from infhess.harness.rows import Row
-from infhess.harness.tables import plain
+from infhess.harness import Axes, Row, plain
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 GREEN, PURPLE = "#0b8f6a", "#a8458c"
@@ -157,6 +157,20 @@ def grid(rows: int, columns: int, height: float = 2.9, *, share: bool = True) ->
     share_x = "col" if share else False
     size = 2.9 * columns + 0.6, height * rows + 0.5
     return figure(*size, nrows=rows, ncols=columns, sharex=share_x, sharey="row", squeeze=False)
+
+
+def gap_panels(
+    axes: Axes, names: Sequence[str], lines: Callable[[str], Sequence[Line]], *, height: float, lowest: float
+) -> tuple[Any, Any]:
+    """The gap to the optimum against each axis, a row of panels for each problem; lines are by problem."""
+    fig, panels = grid(len(axes.problems), len(names), height, share=False)
+    for row, problem in zip(panels, axes.problems):
+        for ax, axis in zip(row, names):
+            for line in lines(problem):
+                draw(ax, line, lambda r: min(axes.curves.gap(r), 10.0), partial(axes.value, axis))
+            ax.set(xscale="log", yscale="log", ylim=(lowest, 2), xlabel=axis)
+        row[0].set_ylabel(f"{problem}: gap")
+    return fig, panels
 
 
 def save_panels(fig: Any, axes: Any, path: Path, columns: int = 3) -> Path:

@@ -142,11 +142,9 @@ def _figure(c: Curves, name: str, folder: Path) -> Figure:
     for ax, what in zip(axes[:, 0], ("training loss", "test loss")):
         ax.set_ylabel(what)
     path = plots.save_panels(fig, axes, folder / f"regression-{_short(name)}.svg", columns=5)
-    what = "features mapped to κ = 1e5" if name == MAP else "features as they are"
-    caption = (
-        f"Figure 1 of the paper on SARCOS, {what}: training and test loss against data points read, by batch size."
-    )
-    return Figure(path, caption)
+    which = "mapped to κ = 1e5" if name == MAP else "as they are"
+    what = "training and test loss against data points read, by batch size"
+    return Figure(path, f"Figure 1 of the paper on SARCOS, features {which}: {what}.")
 
 
 def notes(size: Size, seeds: Sequence[int]) -> list[str]:

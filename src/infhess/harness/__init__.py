@@ -1,11 +1,12 @@
 """The harness: training runs, budgets, counting and tuning; problems × methods × budgets → rows."""
 
-from infhess.harness.comparison import TUNING_SEED, Cell
-from infhess.harness.curves import EXACT, GAPS, START, Curves, ends_of, optimum, shown, thinned
+from infhess.harness.comparison import TUNING_SEED, Cell, Comparison, best_settings, read_settings, write_settings
+from infhess.harness.curves import EXACT, GAPS, START, Axes, Curves, ends_of, optimum, shown, thinned
 from infhess.harness.jobs import Job
 from infhess.harness.methods import Baseline, Make, Setting, fixed, missing, online, paper, schedule_free, sgd, updated
-from infhess.harness.rows import Row, RowFile
-from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, target_cells, write
+from infhess.harness.rows import Key, Row, RowFile
+from infhess.harness.tables import Cells, Target, at_least, at_most, markdown, plain, target_cells, write, written
+from infhess.harness.timing import on_threads, processor_seconds, timed
 from infhess.harness.training import (
     ACCURACY,
     AVERAGED,
@@ -19,13 +20,17 @@ from infhess.harness.training import (
     Run,
     Training,
     curve,
-)  # fmt: skip
+    ends,
+)
 
 __all__ = [
-    "Job", "Row", "RowFile",
-    "ACCURACY", "AVERAGED", "BESIDE", "MakeOptimizer", "Method", "Online", "Problem", "RATE", "Run", "Training",
-    "WALL", "curve",
-    "Baseline", "Make", "Setting", "fixed", "missing", "online", "paper", "schedule_free", "sgd", "updated",
-    "Cell", "Curves", "EXACT", "GAPS", "START", "TUNING_SEED", "ends_of", "optimum", "shown", "thinned",
-    "Cells", "Target", "at_least", "at_most", "markdown", "target_cells", "write",
+    "Job", "Key", "Row", "RowFile",
+    "TUNING_SEED", "Cell", "Comparison", "best_settings", "read_settings", "write_settings",
+    "ACCURACY", "AVERAGED", "BESIDE", "RATE", "WALL", "MakeOptimizer", "Method", "Online", "Problem", "Run",
+    "Training", "curve", "ends",
+    "Baseline", "Make", "Setting", "fixed", "missing", "online", "paper", "schedule_free", "sgd",
+    "updated",
+    "EXACT", "GAPS", "START", "Axes", "Curves", "ends_of", "optimum", "shown", "thinned",
+    "Cells", "Target", "at_least", "at_most", "markdown", "plain", "target_cells", "write", "written",
+    "on_threads", "processor_seconds", "timed",
 ]  # fmt: skip

@@ -60,6 +60,24 @@ class Curves:
         return self.first(problem, method, batch, lambda r: self.gap(r) <= gap, lambda r: float(r.data_points))
 
 
+class Axes:
+    """Curves with the axes on which methods are compared; a subclass says what a row has cost on each."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.curves = Curves(rows)
+        self.problems = list(dict.fromkeys(row.problem for row in self.curves.rows))
+
+    def value(self, axis: str, row: Row) -> float:
+        """By the name of an axis."""
+        raise NotImplementedError
+
+    def to(self, axis: str, problem: str, method: str, batch: int, gap: float) -> float:
+        """What it took to reach a gap, the median over seeds; infinite where it was not reached, NaN where it was not run."""
+        return self.curves.first(
+            problem, method, batch, lambda r: self.curves.gap(r) <= gap, lambda r: self.value(axis, r)
+        )
+
+
 def optimum(experiment: str, problem: str) -> Job:
     """The exact solution of a problem, and its start."""
     return Job(Row(experiment, problem, EXACT), optimum_rows)

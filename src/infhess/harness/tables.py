@@ -46,6 +46,14 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+def written(folder: Path, **tables: Cells) -> str:
+    """Each table as NAME.md; returns all of them."""
+    texts = {name: markdown(cells) for name, cells in tables.items()}
+    for name, text in texts.items():
+        write(folder / f"{name}.md", text)
+    return "\n".join(texts.values())
+
+
 @dataclass(frozen=True)
 class Target:
     """A number that was measured, and its goal."""

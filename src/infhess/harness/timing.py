@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 
 import torch
@@ -12,11 +13,15 @@ import torch
 COLUMNS, FLOAT = 16, 4
 
 
-def timed(call: Callable[[], object]) -> float:
+def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of a call."""
-    start = time.perf_counter()
+    start = clock()
     call()
-    return time.perf_counter() - start
+    return clock() - start
+
+
+# Processor seconds of a call: other processes on the machine do not count.
+processor_seconds = partial(timed, clock=time.process_time)
 
 
 def median_seconds(call: Callable[[], object], repeats: int = 11) -> float:

@@ -128,11 +128,7 @@ class ConvexProblem:
         curved = second(self.loss_of, x @ W.detach().mT, y)
         mean = curved.diagonal(dim1=1, dim2=2).mean(1)
         inverse = torch.linalg.inv((mean[:, None] * x).mT @ x / len(x) + self.l2 * torch.eye(x.shape[1], dtype=x.dtype))
-        d, r, p = (
-            torch.zeros_like(g),
-            g,
-            g @ inverse,
-        )  # of the mean over outputs: some twenty products instead of hundreds
+        d, r, p = torch.zeros_like(g), g, g @ inverse  # of the mean over outputs: twenty products instead of hundreds
         while float(r.norm()) > 1e-3 * float(g.norm()):
             Hp = (curved @ (x @ p.mT)[:, :, None])[:, :, 0].mT @ x / len(x) + self.l2 * p
             a = (r * (r @ inverse)).sum() / (p * Hp).sum()

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from infhess.data import digits
+from infhess.problems.shuffled import seeded
 
 
 def small_net() -> tuple[nn.Module, nn.Module, DataLoader[tuple[torch.Tensor, ...]]]:
@@ -21,8 +22,7 @@ def small_net() -> tuple[nn.Module, nn.Module, DataLoader[tuple[torch.Tensor, ..
     data = TensorDataset((images / 16).reshape(-1, 64).float(), labels)
     generator = torch.Generator().manual_seed(0)
     batches: DataLoader[tuple[torch.Tensor, ...]] = DataLoader(data, batch_size=64, shuffle=True, generator=generator)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seeded(0):
         model, loss = nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10)), nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(7):

@@ -6,23 +6,13 @@ are run once the rule is frozen, and a change of the rule after that needs new o
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from infhess.problems.held_out_nets import (
-    CharLstm,
-    GraphNet,
-    Recommender,
-    Residuals,
-    ResNet,
-    Variational,
-    VisionTransformer,
-    deep_mlp,
-    fine_tuned,
-)
+from infhess.problems import held_out_nets as nets
 from infhess.problems.net_problems import (
     EVALUATED,
     NetProblem,
@@ -104,19 +94,20 @@ def _digits() -> Data:
     return mnist_images()[0]
 
 
+_problem = partial(NetProblem, seen=False)
 HELD_OUT: dict[str, NetProblem] = {
-    "cifar-resnet": NetProblem(ResNet, small_cifar, batch=64, steps=300, seen=False),
-    "cifar-vit": NetProblem(VisionTransformer, small_cifar, batch=64, steps=500, seen=False),
-    "mnist-vae": NetProblem(Variational, mnist_themselves, elbo, steps=1000, seen=False),
-    "text-lstm": NetProblem(lambda: CharLstm(len(ALPHABET)), text, letters, batch=32, steps=500, seen=False),
-    "wrong-labels-mlp": NetProblem(
-        lambda: nn.Sequential(nn.Flatten(), *mlp(784, 128, 64, 10)), wrong_labels, batch=64, steps=1000, seen=False
+    "cifar-resnet": _problem(nets.ResNet, small_cifar, batch=64, steps=300),
+    "cifar-vit": _problem(nets.VisionTransformer, small_cifar, batch=64, steps=500),
+    "mnist-vae": _problem(nets.Variational, mnist_themselves, elbo, steps=1000),
+    "text-lstm": _problem(lambda: nets.CharLstm(len(ALPHABET)), text, letters, batch=32, steps=500),
+    "wrong-labels-mlp": _problem(
+        lambda: nn.Sequential(nn.Flatten(), *mlp(784, 128, 64, 10)), wrong_labels, batch=64, steps=1000
     ),
-    "recommender": NetProblem(
-        lambda: Recommender(USERS, ITEMS), ratings, functional.mse_loss, batch=128, steps=1500, seen=False
+    "recommender": _problem(
+        lambda: nets.Recommender(USERS, ITEMS), ratings, functional.mse_loss, batch=128, steps=1500
     ),
-    "poisson-residuals": NetProblem(Residuals, unit_square, functional.mse_loss, batch=128, steps=1500, seen=False),
-    "deep-plain-mlp": NetProblem(deep_mlp, mnist_images, batch=64, steps=600, seen=False),
-    "graph-net": NetProblem(GraphNet, graphs, batch=64, steps=800, seen=False),
-    "fine-tuning": NetProblem(lambda: fine_tuned(*_digits()), mnist_images, batch=64, steps=400, seen=False),
+    "poisson-residuals": _problem(nets.Residuals, unit_square, functional.mse_loss, batch=128, steps=1500),
+    "deep-plain-mlp": _problem(nets.deep_mlp, mnist_images, batch=64, steps=600),
+    "graph-net": _problem(nets.GraphNet, graphs, batch=64, steps=800),
+    "fine-tuning": _problem(lambda: nets.fine_tuned(*_digits()), mnist_images, batch=64, steps=400),
 }

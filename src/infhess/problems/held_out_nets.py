@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from infhess.problems.nets import _Block, digit_net, mlp
+from infhess.problems.shuffled import seeded
 
 
 class ResNet(nn.Module):
@@ -175,8 +176,7 @@ class LowRankAdapter(nn.Module):
 @lru_cache(maxsize=1)
 def _pretrained(x: Tensor, y: Tensor) -> dict[str, Tensor]:
     """The digit net after 200 steps of Adam on whether a digit is even; the same for all seeds."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
+    with seeded(7):
         net, draw = digit_net(), torch.Generator().manual_seed(7)
         optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
         for _ in range(200):

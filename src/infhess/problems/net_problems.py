@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from infhess.data import mnist, sarcos
 from infhess.problems.features import cifar_images, standardised
-from infhess.problems.nets import CharGru, CharTransformer, batch_norm_net, digit_net, mlp, paper_net
+from infhess.problems.nets import CharRecurrent, CharTransformer, batch_norm_net, digit_net, mlp, paper_net
 from infhess.problems.shuffled import Data, Loss, objective
 from infhess.problems.text import ALPHABET, generated
 
@@ -160,7 +160,7 @@ DEEP: dict[str, NetProblem] = {
         lambda: nn.Sequential(*mlp(21, 64, 64, 7, between=nn.Tanh)), torques, functional.mse_loss, 64, 1000, seen=False
     ),
     "cifar-batchnorm": NetProblem(batch_norm_net, small_cifar, batch=32, steps=500, seen=False),
-    "text-gru": NetProblem(lambda: CharGru(len(ALPHABET)), text, letters, batch=32, steps=500, seen=False),
+    "text-gru": NetProblem(lambda: CharRecurrent(len(ALPHABET)), text, letters, batch=32, steps=500, seen=False),
 }
 FULL: dict[str, NetProblem] = {
     "paper's net, Xavier": NetProblem(lambda: paper_net(xavier=True), large_cifar, batch=32, steps=3_000, l2=0.01),
@@ -169,10 +169,6 @@ FULL: dict[str, NetProblem] = {
 # Five million weights, in a shape and with batches that a core makes twenty steps a second with.
 LARGE: dict[str, NetProblem] = {
     "large-transformer": NetProblem(
-        lambda: CharTransformer(len(ALPHABET), 16, width=128, blocks=26),
-        partial(text, 16),
-        letters,
-        batch=4,
-        steps=2_000,
+        lambda: CharTransformer(len(ALPHABET), 16, 128, blocks=26), partial(text, 16), letters, batch=4, steps=2_000
     ),
 }

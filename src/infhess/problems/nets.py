@@ -88,15 +88,16 @@ class _Block(nn.Module):
         return out
 
 
-class CharGru(nn.Module):
-    """Letters to logits of the next one by a recurrent net."""
+class CharRecurrent(nn.Module):
+    """Letters to logits of the next one by a layer of GRU or LSTM; letters may have a code of another width."""
 
-    def __init__(self, letters: int, width: int = 64) -> None:
+    def __init__(self, letters: int, width: int = 64, layer: type[nn.GRU | nn.LSTM] = nn.GRU, code: int = 0) -> None:
         super().__init__()
-        self.letters, self.gru = nn.Embedding(letters, width), nn.GRU(width, width, batch_first=True)
+        self.letters = nn.Embedding(letters, code or width)
+        self.layer = layer(code or width, width, batch_first=True)
         self.out = nn.Linear(width, letters)
 
     def forward(self, codes: Tensor) -> Tensor:
         """(n, length) ↦ (n, length, letters)."""
-        logits: Tensor = self.out(self.gru(self.letters(codes))[0])
+        logits: Tensor = self.out(self.layer(self.letters(codes))[0])
         return logits

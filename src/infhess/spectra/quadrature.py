@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -125,14 +125,11 @@ class Lanczos:
         return Quadrature(self.T[:, :m, :m].clone(), self.beta, self.share, self._eps)
 
 
-def quadratures(
-    apply: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], starts: Tensor, others: Tensor, most: int
-) -> tuple[Quadrature, Quadrature]:
-    """Of two matrices at once, each with starts of its own."""
-    runs = Lanczos(starts, most), Lanczos(others, most)
+def quadratures(apply: Callable[..., Sequence[Tensor]], blocks: Sequence[Tensor], most: int) -> list[Quadrature]:
+    """Of several matrices at once, each from the columns of its own block: `apply` multiplies one block with each."""
+    runs = [Lanczos(starts, most) for starts in blocks]
     for _ in range(most):
         products = apply(*(run.directions() for run in runs))
         for run, Y in zip(runs, products):
             run.take(Y)
-    first, second = (run.result() for run in runs)
-    return first, second
+    return [run.result() for run in runs]

@@ -16,7 +16,9 @@ from util import F64, close, fast_and_long, randn
 def rules(matrices, starts=2, most=40, seed=5):
     """Quadratures of several matrices from the same starts."""
     S = randn(len(matrices[0]), starts, seed=seed)
-    return quadratures(lambda *blocks: [A @ b for A, b in zip(matrices, blocks)], [S] * len(matrices), most)
+    return quadratures(
+        lambda *blocks: [A @ b for A, b in zip(matrices, blocks)], [S] * len(matrices), [most] * len(matrices)
+    )
 
 
 def samples(M, N=120, seed=0):

@@ -141,18 +141,19 @@ def _by_lanczos(
 ) -> tuple[Quadrature, Sampled | Halves | None]:
     """Of the sample alone; of both halves too where it is known how much data there is; else of its error."""
     if sample.exact or not sample.noise_is_known:
-        return quadratures(sample.apply, [starts], m)[0], None
+        return quadratures(sample.apply, [starts], [m])[0], None
     if sample.population is not None:
-        seen, *parts = quadratures(sample.apply, [starts] * 3, m)
+        few = math.ceil(m / 2)  # a difference is seen with fewer directions than its place
+        seen, *parts = quadratures(sample.apply, [starts] * 3, [m, few, few])
         to_come = doublings(sample.points, sample.population)
-        return seen, halves(seen, (parts[0], parts[1]), to_come, sample.unread)
+        return seen, halves(seen.shorter(few), (parts[0], parts[1]), to_come, sample.unread)
 
     def with_error(S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
         Y, A, B = sample.apply(S, R, R)
         return Y, sample.scaled(A - B)
 
     others = normal(*starts.shape, like=starts, generator=generator)
-    seen, error = quadratures(with_error, [starts, others], m)
+    seen, error = quadratures(with_error, [starts, others], [m, m])
     return seen, sampled(seen, error)
 
 

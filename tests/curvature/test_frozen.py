@@ -22,32 +22,35 @@ def least_squares(n=400, batch=20, d=6):
 def test_all_of_the_data_is_the_exact_matrix_and_has_no_error():
     source, H = least_squares()
     sample, S = frozen(source, 1000), randn(6, 3)
-    Y, D = sample.apply(S, S)
+    Y, A, B = sample.apply(S, S, S)
     close(Y, H @ S, 1e-10)
     assert sample.exact
     assert sample.points == 400
-    close(D, torch.zeros(6, 3), atol=1e-12)
+    close((A + B) / 2, H @ S, 1e-10)  # the halves are those of all the data
+    close(sample.scaled(A - B), torch.zeros(6, 3), atol=1e-12)
 
 
 def test_products_with_a_sample_repeat_and_read_nothing():
     source, _ = least_squares()
     sample, S = frozen(source, 80), randn(6, 2)
-    first, read = sample.apply(S, S[:, :0]), source.data_points
-    again = sample.apply(S, S[:, :0])
+    first, read = sample.apply(S), source.data_points
+    again = sample.apply(S)
     assert torch.equal(first[0], again[0])
     assert (sample.points, read, source.data_points) == (80, 80, 80)
     assert not sample.exact
 
 
-def test_the_second_matrix_is_distributed_as_the_error():
+def test_the_scaled_difference_of_the_halves_is_distributed_as_the_error():
     errors, likes = [], []
     for seed in range(150):
         X = randn(120, 3, seed=seed)
         w = torch.zeros(3, dtype=F64, requires_grad=True)
         source = Hessian(lambda b, w=w: (b @ w).square().mean() / 2, [w], list(X.split(10)))
-        H_M, D = frozen(source, 80).apply(torch.eye(3, dtype=F64), torch.eye(3, dtype=F64))
+        sample, eye = frozen(source, 80), torch.eye(3, dtype=F64)
+        H_M, H_A, H_B = sample.apply(eye, eye, eye)
+        close((H_A + H_B) / 2, H_M, 1e-10)
         errors.append(H_M - X.mT @ X / 120)
-        likes.append(D)
+        likes.append(sample.scaled(H_A - H_B))
     size, like = (torch.stack(m).square().mean(0).sqrt() for m in (errors, likes))
     close(like, size, 0.25)
 
@@ -86,9 +89,10 @@ def test_dropout_keeps_its_masks_and_its_noise():
     model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1)).double()
     source = Hessian(lambda b: model(b).square().mean(), model.parameters(), list(randn(40, 3).split(10)))
     sample, s = frozen(source, 40), randn(source.size, 1)
-    assert torch.equal(sample.apply(s, s)[0], sample.apply(s, s)[0])
+    assert torch.equal(sample.apply(s)[0], sample.apply(s)[0])
     assert not sample.exact
-    assert float(sample.apply(s, s)[1].norm()) > 0
+    _, A, B = sample.apply(s, s, s)
+    assert float(sample.scaled(A - B).norm()) > 0
 
 
 def test_products_must_repeat():

@@ -36,19 +36,17 @@ def fresh_products(source, vectors, calls=3):
     return [source.fresh_products(vectors, 64, 8) for _ in range(calls)]
 
 
-def compared(make, monkeypatch, vectors=1):
-    """Draws of a source that may map its loss, of one that may not, and the former."""
+def compared(make, monkeypatch, vectors=1, checks=1):
+    """A source that may map its loss has the draws of one that may not; its checks are products that count."""
     maps = make()
     S = [torch.randn(maps.size, generator=torch.Generator().manual_seed(i)).to(maps.like) for i in range(vectors)]
     found = fresh_products(maps, S)
     monkeypatch.setattr(mapped, "MOST", 0)
     one_by_one = make()
     expected = fresh_products(one_by_one, S)
-    assert (maps.products, maps.data_points, maps.product_points) == (
-        one_by_one.products,
-        one_by_one.data_points,
-        one_by_one.product_points,
-    )
+    assert maps.products == one_by_one.products + checks
+    assert maps.product_points == one_by_one.product_points + checks * 8
+    assert maps.data_points == one_by_one.data_points
     for a, b in zip(found, expected):
         torch.testing.assert_close(a.products, b.products, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(a.weights, b.weights)
@@ -126,7 +124,7 @@ def test_a_loss_that_draws_its_own_data_is_taken_batch_by_batch():
 def test_random_losses_and_batch_statistics_are_taken_batch_by_batch(monkeypatch, layer):
     model = net(layer)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    made = compared(lambda: source(of_net(model), model.parameters()), monkeypatch)
+    made = compared(lambda: source(of_net(model), model.parameters()), monkeypatch, checks=0)
     assert made.mapped._left == 0  # not tried once
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -134,8 +132,16 @@ def test_random_losses_and_batch_statistics_are_taken_batch_by_batch(monkeypatch
 def test_batches_of_several_sizes_are_taken_batch_by_batch(monkeypatch):
     model, (x, y) = net(), data(68)
     batches = list(zip(x.split([8, 9] * 4), y.split([8, 9] * 4)))
-    made = compared(lambda: source(of_net(model), model.parameters(), batches), monkeypatch)
+    made = compared(lambda: source(of_net(model), model.parameters(), batches), monkeypatch, checks=0)
     assert made.mapped._left == 0
+
+
+def test_products_of_a_pass_that_is_not_used_count(monkeypatch):
+    model = net()
+    monkeypatch.setattr(mapped, "_agree", lambda y, alone: False)
+    # the first batch is no part of the pass: 7 others are, and one of them is multiplied on its own before
+    made = compared(lambda: source(of_net(model), model.parameters()), monkeypatch, checks=1 + 7)
+    assert not made.mapped.possible
 
 
 def test_a_loss_that_is_not_finite_is_an_error_in_one_pass_too():

@@ -36,17 +36,18 @@ def law(starts, data=None, A=None):
 
 
 def test_without_starts_there_is_no_noise_and_with_more_of_them_there_is_less():
-    half = torch.tensor([0.5], dtype=F64)
-    widths = [float(high - low) for low, high in (law(v).interval(half, half, 0.95) for v in (1, 4, 16, 0))]
+    half, none = torch.tensor([0.5], dtype=F64), torch.zeros(1, dtype=F64)
+    widths = [float(high - low) for low, high in (law(v).interval(half, half, none, 0.95) for v in (1, 4, 16, 0))]
     assert widths[0] == pytest.approx(2 * 1.96 * (0.5 / 51) ** 0.5, rel=0.1)
     assert widths[0] > 1.8 * widths[1] > 3.2 * widths[2]
     assert widths[3] < 1e-6
-    joint = [float(high - low) for low, high in (law(v).band(half, half, 0.95) for v in (1, 4))]
+    joint = [float(high - low) for low, high in (law(v).band(half, half, none, 0.95) for v in (1, 4))]
     assert joint[0] == pytest.approx(2 * joint[1])
     assert joint[0] > widths[0]
 
 
 @pytest.mark.parametrize("rounding", [0.0, 2e-15])
 def test_certain_ends_stay_certain(rounding):
-    low, high = law(4).interval(torch.full((1,), rounding, dtype=F64), torch.full((1,), 1 - rounding, dtype=F64), 0.95)
+    ends = torch.full((1,), rounding, dtype=F64), torch.full((1,), 1 - rounding, dtype=F64)
+    low, high = law(4).interval(*ends, torch.full((1,), 0.01, dtype=F64), 0.95)
     assert (float(low), float(high)) == (0.0, 1.0)

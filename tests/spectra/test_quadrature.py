@@ -10,7 +10,7 @@ from util import F64, close, randn, spectrum
 
 
 def run(A, starts, most):
-    return quadratures(lambda S, R: (A @ S, R), starts, starts[:, :0], most)[0]
+    return quadratures(lambda S: [A @ S], [starts], [most])[0]
 
 
 def test_a_rule_of_m_nodes_has_the_moments_up_to_2m_minus_1():
@@ -48,3 +48,13 @@ def test_directions_stay_orthogonal():
         lanczos.take(A @ lanczos.directions())
     Q = lanczos.Q[:, :30]
     close(Q @ Q.mT, torch.eye(30).expand(2, -1, -1), atol=1e-10)
+
+
+def test_a_shorter_rule_is_the_one_of_fewer_products():
+    A, starts = spectrum(torch.linspace(-1, 3, 30)), randn(30, 2)
+    long, short = quadratures(lambda S, R: [A @ S, A @ R], [starts, starts], [12, 5])
+    cut = long.shorter(5)
+    assert short.T.shape == (2, 5, 5)
+    close(cut.T, short.T, 1e-10)
+    close(cut.beta, short.beta, 1e-10)
+    assert long.shorter(12) is long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -134,11 +135,12 @@ class BatchSource(BatchProducts):
         """The chunk of each batch, its points, and the products that the questions ask for."""
         found = None
         if len(group) > 1 and self.mapped is not None:
-            found = self.mapped.products([p.batch for p in group], group[0].seed, [q.vector() for q in questions])
+            points = self.points_of(group[0].batch)  # they are alike, or there is no pass
+            count = partial(self.count_products, points=points)
+            vectors = [q.vector() for q in questions]
+            found = self.mapped.products([p.batch for p in group], group[0].seed, vectors, count)
         for i, piece in enumerate(group):
             if found is not None:
-                points = self.points_of(piece.batch)
-                self.count_products(len(questions), points)
                 yield piece.chunk, points, found[i]
             else:
                 local = self.local(piece.batch, piece.seed)

@@ -1,4 +1,4 @@
-"""One sample of the data, held fixed: products with its matrix repeat, and so do products with its sampling error."""
+"""One sample of the data, held fixed: products with its matrix repeat, and so do products with those of its halves."""
 
 from __future__ import annotations
 
@@ -21,21 +21,30 @@ REPEATS = 1e4
 # Batches that are fewer than these are compared before they are held.
 FEW = 8
 
-Apply = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Apply = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """The matrix H_M of M fixed points, and a matrix D that is distributed as its error H_M − H.
+    """The matrix H_M of M fixed points, and those of its two halves, H_A and H_B.
 
-    D = ½ (H_A − H_B) √(1 − M/n) for the two halves of the sample: the same covariance as H_M − H. `apply` takes two blocks of
-    columns and gives H_M S and D R from one pass over the data. `exact`: the sample is all of the data, and D = 0.
+    `apply` takes up to three blocks of columns and gives H_M S, H_A A and H_B B from one pass over the data. `exact`: the
+    sample is all of the data. `unread` is 1 − M/n, the variance factor of a sample without replacement, or 1; `population` is
+    n, where it is known and products repeat.
     """
 
     apply: Apply = field(repr=False)
     points: int
     exact: bool
     noise_is_known: bool = True
+    halves: tuple[int, int] = (1, 1)  # points of each
+    unread: float = 0.0
+    population: int | None = None
+
+    def scaled(self, difference: Tensor) -> Tensor:
+        """D = ½ (H_A − H_B) √(1 − M/n), which has the covariance of H_M − H, from H_A − H_B."""
+        # ¼ (1/a + 1/b) is the variance of ½ (H_A − H_B) in units of one point's, (1 − M/n)/M that of H_M.
+        return difference * math.sqrt(self.unread / self.points / sum(1 / half for half in self.halves))
 
 
 def frozen(source: Source, points: int) -> Frozen:
@@ -54,8 +63,9 @@ def _of_products(source: Source) -> Frozen:
             "that reads batches (infhess.Hessian), a matrix, or a callable that holds its data fixed"
         )
 
-    def apply(S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.stack([source.matvec(s) for s in S.mT], 1), torch.zeros_like(R)
+    def apply(S: Tensor, *others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        A, B = map(torch.zeros_like, _both(S, others))
+        return torch.stack([source.matvec(s) for s in S.mT], 1), A, B
 
     return Frozen(apply, 0, exact=True)
 
@@ -69,25 +79,31 @@ def _of_batches(source: BatchSource, points: int) -> Frozen:
     source.stream.warn_of_order(reading.read)
     halves = [Graphs(source, half, MEMORY // 2) for half in batches if half]
     unread = 1.0 if source.watch.random else reading.unread
-    apply = _passes(source, halves, unread)
-    return Frozen(apply, sum(h.points for h in halves), unread == 0, unread == 0 or len(halves) == 2)
+    population = None if source.watch.random else source.stream.population
+    sizes = halves[0].points, halves[-1].points
+    known = unread == 0 or len(halves) == 2
+    return Frozen(_passes(source, halves), sum(h.points for h in halves), unread == 0, known, sizes, unread, population)
 
 
-def _passes(source: BatchSource, halves: list[Graphs], unread: float) -> Apply:
+def _passes(source: BatchSource, halves: list[Graphs]) -> Apply:
     M = sum(half.points for half in halves)
-    # ¼ (1/a + 1/b) is the variance of ½ (H_A − H_B) in units of one point's, (1 − M/n)/M that of H_M.
-    spread = math.sqrt(4 * max(unread, 0.0) / M / sum(1 / half.points for half in halves)) / 2
 
-    def apply(S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
-        Y, D, V = torch.zeros_like(S), torch.zeros_like(R), S.shape[1]
-        for half, sign in zip(halves, (spread, -spread)):
+    def apply(S: Tensor, *others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        others = _both(S, others)
+        Y, (A, B), V = torch.zeros_like(S), map(torch.zeros_like, others), S.shape[1]
+        for half, R, found in zip(halves, others, (A, B)):
             for local, share in half:
-                found = multiplied(source, local, torch.cat([S, R], 1))
-                Y += half.points / M * share * found[:, :V]
-                D += sign * share * found[:, V:]
-        return Y, D
+                products = multiplied(source, local, torch.cat([S, R], 1))
+                Y += half.points / M * share * products[:, :V]
+                found += share * products[:, V:]
+        return Y, A, B
 
     return apply
+
+
+def _both(S: Tensor, others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Blocks for both halves; those that are not given have no columns."""
+    return (*others, S[:, :0], S[:, :0])[:2]
 
 
 class Whole:

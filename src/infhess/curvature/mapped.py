@@ -32,30 +32,36 @@ class Mapped:
     """Products of the Hessians of several batches, or None where a batch has to be taken on its own.
 
     A loss can be mapped if it leaves no tensor behind, draws no random numbers and reads no number: anything else fails, or
-    shows on a batch that is multiplied on its own too; that check counts as no product.
+    shows on a batch that is multiplied on its own too. `count` is told of every product, of that check and of a pass that is
+    not used too.
     """
 
     def __init__(self, loss: Callable[[Any], Tensor], flat: Flat) -> None:
         self._loss, self._flat, self._left = loss, flat, 0
         self.possible = flat.size <= MOST and not any(p.is_complex() for p in flat.params)
 
-    def products(self, batches: Sequence[Batch], seed: int, vectors: Sequence[Tensor]) -> Tensor | None:
+    def products(
+        self, batches: Sequence[Batch], seed: int, vectors: Sequence[Tensor], count: Callable[[int], None]
+    ) -> Tensor | None:
         """H_b s of each batch and each vector: (C, k, N)."""
         if not _alike(batches):
             return None
         alone = None
         if self._left < len(batches):
             alone = _on_its_own(self._loss, batches[0], self._flat, seed, vectors[0])
+            count(1)
             self.possible = alone is not None
         try:
-            found = self._one_pass(batches, seed, vectors) if self.possible else None
+            found = self._one_pass(batches, seed, vectors, count) if self.possible else None
         except Exception:  # a branch on data, an operation without a rule: the loss is right all the same
             found = None
         self.possible = found is not None and (alone is None or _agree(found[0, 0], alone))
         self._left = UNSEEN if alone is not None else self._left - len(batches)
         return found if self.possible else None
 
-    def _one_pass(self, batches: Sequence[Batch], seed: int, vectors: Sequence[Tensor]) -> Tensor | None:
+    def _one_pass(
+        self, batches: Sequence[Batch], seed: int, vectors: Sequence[Tensor], count: Callable[[int], None]
+    ) -> Tensor:
         live, C = self._flat.live, len(batches)
         copies = [p.detach().expand(C, *p.shape).requires_grad_() for p in live]
 
@@ -68,7 +74,11 @@ class Mapped:
             values = vmap(loss)(copies, mapped(torch.stack, list(batches), size_of(batches[0])))
             scalar(values.sum())
             gradients = torch.autograd.grad(values.sum(), copies, create_graph=True)
-            return torch.stack([self._product(gradients, copies, s) for s in vectors], 1)
+            found = list[Tensor]()
+            for s in vectors:
+                found.append(self._product(gradients, copies, s))
+                count(C)
+            return torch.stack(found, 1)
 
     def _product(self, gradients: Sequence[Tensor], copies: Sequence[Tensor], s: Tensor) -> Tensor:
         along = [v.expand_as(p) for v, p in zip(self._flat.unpack(s), copies)]

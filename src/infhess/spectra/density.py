@@ -15,7 +15,8 @@ from infhess._random import normal
 from infhess.curvature import Source, as_source
 from infhess.curvature.frozen import Frozen, frozen
 from infhess.spectra.density_result import Density, Share
-from infhess.spectra.law import Law, sampled
+from infhess.spectra.halves import Halves, doublings, halves
+from infhess.spectra.law import Bracket, Law, Sampled, sampled
 from infhess.spectra.quadrature import Quadrature, quadratures
 from infhess.spectra.rounds import NOT_FINITE, UNKNOWN
 
@@ -45,10 +46,12 @@ def density(
     """The share of eigenvalues of the full-data matrix at or below every x, with bounds, and its density.
 
     Stochastic Lanczos quadrature (Ubaru, Chen & Saad 2017) of the matrix of a sample that is held fixed. What quadrature
-    leaves open is bounded by the Chebyshev–Markov–Stieltjes inequality, the noise of V Gaussian starts has an exact law (Beta),
-    and the rest of the data is bounded by Weyl's inequality from the spectrum of the sampling error, which the two halves of
-    the sample show. The spectrum of a sample is wider than that of all the data, so that averages over samples would not do.
-    Where the data costs more than `atol`, more is read; where all of it is, the result is exact in the data.
+    leaves open is bounded by the Chebyshev–Markov–Stieltjes inequality, and the noise of V Gaussian starts has an exact law
+    (Beta). The spectrum of a sample differs from that of all the data by more than noise: it is wider, and has more eigenvalues
+    near zero. The spectra of the two halves of the sample show by how much one doubling of the data changes it. Where the
+    size of the data is not known, or N is so small that all eigenvalues are computed, Weyl's inequality bounds the change
+    instead, from the spectrum of the sampling error; such bounds are about twice as wide. Where the data costs more than
+    `atol`, more is read; where all of it is, the result is exact in the data.
 
     Args:
         source: `Hessian`, `GaussNewton`, `Fisher`, a matrix, or `Products` whose products repeat.
@@ -125,23 +128,43 @@ def _why(sample: Frozen, error: float, atol: float, otherwise: str) -> str:
 def _law(sample: Frozen, source: Source, V: int, m: int, generator: torch.Generator) -> Law:
     N = source.size
     if V * m >= N:
-        seen, error, V = *_all_of(sample, source), 0
-    else:
-        starts = normal(N, V, like=source.like, generator=generator)
-        others = normal(N, 0 if sample.exact else V, like=source.like, generator=generator)
-        seen, error = quadratures(sample.apply, starts, others, m)
+        seen, bounds = _all_of(sample, source)
+        return Law(seen, N, 0, bounds)
+    seen, data = _by_lanczos(sample, normal(N, V, like=source.like, generator=generator), m, generator)
     if not bool(torch.isfinite(seen.T).all()):
         raise ValueError(NOT_FINITE)
-    known = not sample.exact and sample.noise_is_known
-    return Law(seen, N, V, sampled(seen, error) if known else None)
+    return Law(seen, N, V, data)
 
 
-def _all_of(sample: Frozen, source: Source) -> tuple[Quadrature, Quadrature]:
+def _by_lanczos(
+    sample: Frozen, starts: Tensor, m: int, generator: torch.Generator
+) -> tuple[Quadrature, Sampled | Halves | None]:
+    """Of the sample alone; of both halves too where it is known how much data there is; else of its error."""
+    if sample.exact or not sample.noise_is_known:
+        return quadratures(sample.apply, [starts], [m])[0], None
+    if sample.population is not None:
+        few = math.ceil(m / 2)  # a difference is seen with fewer directions than its place
+        seen, *parts = quadratures(sample.apply, [starts] * 3, [m, few, few])
+        to_come = doublings(sample.points, sample.population)
+        return seen, halves(seen.shorter(few), (parts[0], parts[1]), to_come, sample.unread)
+
+    def with_error(S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+        Y, A, B = sample.apply(S, R, R)
+        return Y, sample.scaled(A - B)
+
+    others = normal(*starts.shape, like=starts, generator=generator)
+    seen, error = quadratures(with_error, [starts, others], [m, m])
+    return seen, sampled(seen, error)
+
+
+def _all_of(sample: Frozen, source: Source) -> tuple[Quadrature, Sampled | None]:
     """N products give the matrix itself, and all of its eigenvalues: each is a rule of one node."""
     eye = torch.eye(source.size).to(source.like)
-    pairs = [sample.apply(S, S[:, :0] if sample.exact else S) for S in eye.split(16, 1)]  # type: ignore[no-untyped-call]
-    seen, error = (torch.cat(blocks, 1) for blocks in zip(*pairs))
-    return _rule(seen), _rule(seen if sample.exact else error)
+    alone = sample.exact or not sample.noise_is_known
+    blocks = [sample.apply(S, *(() if alone else (S, S))) for S in eye.split(16, 1)]  # type: ignore[no-untyped-call]
+    H, A, B = (torch.cat(columns, 1) for columns in zip(*blocks))
+    seen = _rule(H)
+    return seen, None if alone else sampled(seen, _rule(sample.scaled(A - B)))
 
 
 def _rule(A: Tensor) -> Quadrature:
@@ -153,11 +176,7 @@ def _rule(A: Tensor) -> Quadrature:
 
 def _data_error(law: Law) -> float:
     """What the data adds to the half-width of an interval, at the most."""
-    if law.data is None:
-        return 0.0
-    x = torch.quantile(law.seen.nodes()[0].flatten(), torch.linspace(0, 1, 128).to(law.seen.T))
-    (low, high), (least, most) = law.seen.quick_bounds(x), law.data.bounds(x)
-    return float(((most - high) + (low - least)).max()) / 2
+    return law.data_error(torch.quantile(law.seen.nodes()[0].flatten(), torch.linspace(0, 1, 128).to(law.seen.T)))
 
 
 def _density(law: Law, zero: float | None, error: float, points: int, cost: tuple[int, int], stopped: str) -> Density:
@@ -168,16 +187,11 @@ def _density(law: Law, zero: float | None, error: float, points: int, cost: tupl
     kernel = torch.exp(-0.5 * ((grid[:, None] - theta.flatten()) / width.flatten()).square()) / math.sqrt(2 * math.pi)
     values = kernel @ (weights / width).flatten()
     ends = torch.tensor([-zero, zero], dtype=theta.dtype, device=theta.device)
-    low, high = (b + 0 * error for b in law.bounds(ends))  # NaN: nothing is known
-    seen_low, seen_high = law.seen.bounds(ends)
-    middle = (seen_low + seen_high) / 2
-    negative = Share(float(middle[0]), float(low[0]), float(high[0]), law)
-    near = Share(
-        float(middle[1] - middle[0]),
-        float((low[1] - high[0]).clamp(min=0)),
-        float((high[1] - low[0]).clamp(max=1)),
-        law,
-    )
+    low, high, se = (b + 0 * error for b in law.bounds(ends))  # NaN: nothing is known
+    middle = torch.stack(law.seen.bounds(ends)).mean(0)
+    negative = Share(float(middle[0]), Bracket(low[:1], high[:1], se[:1]), law)
+    between = (low[1:] - high[:1]).clamp(min=0), (high[1:] - low[:1]).clamp(max=1)
+    near = Share(float(middle[1] - middle[0]), Bracket(*between, torch.hypot(se[:1], se[1:])), law)
     return Density(grid, values, negative, near, zero, error, points, *cost, stopped, law)
 
 

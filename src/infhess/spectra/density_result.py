@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess import _draw
 from infhess._checks import as_real
 from infhess.spectra.density_figure import draw_density, draw_distribution
-from infhess.spectra.law import Law
+from infhess.spectra.law import Bracket, Law
 from infhess.spectra.student import probability
 
 PLOTTED = 160  # points of a distribution function
@@ -28,8 +28,7 @@ class Share:
     """
 
     value: float
-    _low: float
-    _high: float
+    _bracket: Bracket  # of one number each
     _law: Law
 
     def __repr__(self) -> str:
@@ -43,10 +42,10 @@ class Share:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Bounds that hold with this probability."""
-        if math.isnan(self._low):
+        level = probability(level)
+        if math.isnan(float(self._bracket.low)):
             return math.nan, math.nan
-        ends = torch.tensor([self._low], dtype=torch.float64), torch.tensor([self._high], dtype=torch.float64)
-        low, high = self._law.interval(*ends, probability(level))
+        low, high = self._law.interval(*self._bracket, level)
         return float(low), float(high)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +40,12 @@ class Quadrature:
         """
         theta, S = torch.linalg.eigh(self.T)
         return theta, self.share[:, None] * S[:, 0].square(), self.beta[:, None] * S[:, -1].abs()
+
+    def shorter(self, m: int) -> Quadrature:
+        """The rule after so many products, at the most, from the same starts."""
+        if m >= self.T.shape[1]:
+            return self
+        return Quadrature(self.T[:, :m, :m], self.T[:, m - 1, m], self.share, self.eps)
 
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Least and greatest share of the measure at or below each x (G,): no measure with these moments leaves them.
@@ -106,11 +112,9 @@ class Lanczos:
     def take(self, Y: Tensor) -> None:
         """The products with the newest directions; a run whose space is invariant goes on with zeros, which weigh nothing."""
         j = self._taken
-        Q, y = self.Q[:, : j + 1], Y.mT[:, :, None]
-        first = Q @ y
-        rest = y - Q.mT @ first
-        rest = (rest - Q.mT @ (Q @ rest))[:, :, 0]
-        self.T[:, j, j] = first[:, j, 0].to(self.T)
+        pairs = [_off(y, Q) for y, Q in zip(Y.unbind(1), self.Q[:, : j + 1])]
+        first, rest = torch.stack([along for along, _ in pairs]), torch.stack([r for _, r in pairs])
+        self.T[:, j, j] = first[:, j].to(self.T)
         beta = column_norms(rest.mT)
         beta = torch.where(beta > 1e2 * self._eps * column_norms(Y), beta, 0.0)
         self.Q[:, j + 1] = torch.where(beta[:, None] > 0, rest / beta[:, None], 0.0)
@@ -125,14 +129,24 @@ class Lanczos:
         return Quadrature(self.T[:, :m, :m].clone(), self.beta, self.share, self._eps)
 
 
+def _off(y: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
+    """Qy, and y made orthogonal to the rows of Q, twice: a matrix and a vector are faster than a batch of one of them."""
+    along = Q @ y
+    rest = torch.addmv(y, Q.mT, along, alpha=-1)
+    return along, torch.addmv(rest, Q.mT, Q @ rest, alpha=-1)
+
+
 def quadratures(
-    apply: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], starts: Tensor, others: Tensor, most: int
-) -> tuple[Quadrature, Quadrature]:
-    """Of two matrices at once, each with starts of its own."""
-    runs = Lanczos(starts, most), Lanczos(others, most)
-    for _ in range(most):
-        products = apply(*(run.directions() for run in runs))
-        for run, Y in zip(runs, products):
-            run.take(Y)
-    first, second = (run.result() for run in runs)
-    return first, second
+    apply: Callable[..., Sequence[Tensor]], blocks: Sequence[Tensor], most: Sequence[int]
+) -> list[Quadrature]:
+    """Of several matrices at once, each from the columns of its own block, with so many products per column.
+
+    `apply` multiplies one block with each matrix; blocks of runs that are over have no columns.
+    """
+    runs = [Lanczos(starts, m) for starts, m in zip(blocks, most)]
+    for j in range(max(most)):
+        products = apply(*(run.directions() if j < m else run.directions()[:, :0] for run, m in zip(runs, most)))
+        for run, Y, m in zip(runs, products, most):
+            if j < m:
+                run.take(Y)
+    return [run.result() for run in runs]

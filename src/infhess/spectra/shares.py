@@ -39,6 +39,15 @@ def _deviate(f: Tensor, F: Tensor, count: float) -> Tensor:
     return ((1 - b) * root - (1 - a)) / (b * root.square() + a).sqrt()
 
 
+def normal_deviate(level: float) -> float:
+    """z with P(|Z| < z) = level.
+
+    >>> round(normal_deviate(0.95), 2)
+    1.96
+    """
+    return float(ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+
+
 def bracket_deviate(level: float, width: Tensor, se: Tensor) -> Tensor:
     """z such that bounds z standard errors outside of a bracket cover a value at its end with this probability.
 
@@ -47,7 +56,7 @@ def bracket_deviate(level: float, width: Tensor, se: Tensor) -> Tensor:
     """
     ratio = (width / se.clamp(min=1e-300)).clamp(max=1e3)
     low = torch.full_like(ratio, float(ndtri(torch.tensor(level, dtype=torch.float64))))
-    high = torch.full_like(ratio, float(ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))))
+    high = torch.full_like(ratio, normal_deviate(level))
     for _ in range(BISECTIONS):
         z = (low + high) / 2
         enough = ndtr(z + ratio) - ndtr(-z) > level

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.algorithms.join import Join, Joinable
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from infhess._checks import count
 from infhess._precision import full_precision, full_precision_step
@@ -21,20 +21,19 @@ from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
-from infhess.optim.averaging.averaged import Averaging, Loss
-from infhess.optim.joining import Joining, probing
-from infhess.optim.probing import gradient_of, read
+from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer
+from infhess.optim.averaging.batch_norm import Loss
+from infhess.optim.joining import ShadowSteps, probing
 from infhess.optim.rate.difference_probe import DifferenceProbe
-from infhess.optim.rate.live import length_of, live
-from infhess.optim.rate.probe import Probe, Reading
-from infhess.optim.rate.prober import Prober
+from infhess.optim.rate.live import live
+from infhess.optim.rate.probe import Reading
+from infhess.optim.rate.prober import AnyProbe, gradient_of, read
 from infhess.optim.reports import Rate, RateReport
-from infhess.optim.scalings import SCALINGS, checked_defaults
+from infhess.optim.scalings import checked_defaults
 from infhess.optim.stepping import advance
-from infhess.optim.watching import Watching
 
 
-class RateFree(Averaging, Watching, Joining):
+class RateFree(AveragingOptimizer, Joinable):
     """An optimizer for nets that has no learning rate to set.
 
     z moves by the scaled gradient Dg, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x (Defazio et al.
@@ -88,7 +87,6 @@ class RateFree(Averaging, Watching, Joining):
         points: int | None = None,
     ) -> None:
         defaults = checked_defaults(scaling, weight_decay, betas, lr, eps) | {"maximize": maximize}
-        self._prober = Prober(SCALINGS[scaling].rule)
         self.points = None if points is None else count(points, "points")
         self.report: RateReport | None = None  # of the last curvature probe
         super().__init__(params, defaults)
@@ -114,14 +112,14 @@ class RateFree(Averaging, Watching, Joining):
         """Whether curvature is probed at the coming step."""
         return self._rate_state.due and self._ready
 
-    def _read(self, probe: Probe | DifferenceProbe) -> Reading:
+    def _read(self, probe: AnyProbe) -> Reading:
         """A probe, along the direction of the coming step."""
         for p in probe.params:
             if p not in self.state:  # frozen until now
                 self.state[p] = self._fresh(p)
         reading = read(probe, self.param_groups, self._scaler, self._rate_state)
         if probe.norms is not None:
-            self._norms = probe.norms
+            self._kept.norms = probe.norms
         return reading
 
     @full_precision
@@ -153,19 +151,20 @@ class RateFree(Averaging, Watching, Joining):
         started = time.perf_counter()
         due = self._prober.expects(lambda: size_of(batch) if points is None else count(points, "points"))
         if not due or not self._ready:
-            self._keep(loss, batch)
+            self._kept.add(loss, batch, self._params)
             return None
+        prober, params, options = self._prober, self._params(), {"points": points, "products": products}
         try:
-            self._prober.attempt(lambda: self._prober.add(loss, self._params(), batch, points, products, generator))
-            before, probes = self._rate_state.allowed, self._prober.complete and not self._join_config.enable
-            notes = self._prober.begin(self._read, self._params()) if probes else ()
+            prober.attempt(lambda: prober.add(loss, params, batch, generator=generator, **options))
+            before, probes = self._rate_state.allowed, prober.complete and not self._join_config.enable
+            notes = prober.begin(self._read, params) if probes else ()
         except BaseException:
-            self._prober.reset()
+            prober.reset()
             raise
-        self._prober.attempt(lambda: self._keep(loss, batch))
+        prober.attempt(lambda: self._kept.add(loss, batch, self._params))
         if not probes:
             return None
-        self.report = self._prober.report(notes, before, started)
+        self.report = prober.report(notes, before, started)
         return self.report
 
     @contextmanager
@@ -181,14 +180,19 @@ class RateFree(Averaging, Watching, Joining):
         """
         self._to_train("watch")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.watch")
-        known = None if points is None else count(points, "points")
-        with self._open_watch(), self._training_pass() as done:
+        with self._watch(points):
             yield
-        self._prober.take(done, known or self.points)
 
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
         """What keeps the graph, where curvature is probed at the coming step."""
         return TrainingPass(self._params(), joined=self._join_config.enable) if self._probes else nullcontext()
+
+    def _take(self, done: TrainingPass | None, points: int | None) -> None:
+        self._prober.take(done, points or self.points)
+
+    @property
+    def _micro_batches(self) -> int:
+        return self._prober.micro_batches
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. A batch that was observed and never stepped with, for a gradient that is not finite, is skipped."""
@@ -213,7 +217,7 @@ class RateFree(Averaging, Watching, Joining):
             self._to_train("step")
             random_state = torch.get_rng_state() if self._probes else None
             with torch.enable_grad():
-                loss = self._run(closure)
+                loss = self._run(closure, graph=not (self._sharded or self._rate_state.differences))
         self._outside_watch("step")  # a closure may end it, as Lightning's does
         if closure and random_state is not None and (self._rate_state.differences or self._sharded):
             self._difference(closure, random_state)
@@ -231,16 +235,6 @@ class RateFree(Averaging, Watching, Joining):
                 if self.report is not None:
                     note = f"curvature is probed by differences of gradients from here on: {error}"
                     self.report = replace(self.report, notes=(note, *self.report.notes))
-        return loss
-
-    def _run(self, closure: Callable[[], Any]) -> Any:
-        """Training's own forward and backward pass, watched; unless the closure observes by itself."""
-        if self._prober.micro_batches or self._watching:
-            return closure()
-        with nullcontext() if self._sharded or self._rate_state.differences else self._training_pass() as done:
-            loss = closure()
-        if not self._prober.micro_batches:
-            self._prober.take(done, self.points)
         return loss
 
     def _difference(self, closure: Callable[[], Any], random_state: Tensor | None) -> None:
@@ -264,7 +258,8 @@ class RateFree(Averaging, Watching, Joining):
             self._prober.expect_of_all()
         if self._join_config.enable:
             Join.notify_join_context(self)
-        gradient, before, started = length_of(parts), self._rate_state.allowed, time.perf_counter()
+        gradient = sharded.length_of([(part.grads, part.params) for part in parts])
+        before, started = self._rate_state.allowed, time.perf_counter()
         if self._join_config.enable:
             probing(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self._params())
         notes = self._prober.finish(gradient, self._read, self._params())
@@ -282,13 +277,30 @@ class RateFree(Averaging, Watching, Joining):
             return
         advance(parts, [self._owns(part.params) for part in parts], scaler, state, self._size)
 
-    # ---- copies
+    # ---- copies, and processes that run out of data before others
 
     def __getstate__(self) -> dict[str, Any]:
-        state = replace(self._rate_state, averaged=float(self._inside or self._rate_state.averaged))
-        kept = {"_prober": Prober(self._scaling.rule, state), "points": self.points, "report": self.report}
-        return {**super().__getstate__(), **kept}
+        return {**super().__getstate__(), "points": self.points, "report": self.report}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         Joinable.__init__(self)
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """For `torch.distributed.algorithms.Join([model, opt])`."""
+
+        def state() -> list[Tensor]:
+            self._publish(self._rate_state)
+            return [t for p in self._params() for _, t in sorted(self.state[p].items())]
+
+        return ShadowSteps(self._params, state, lambda: self._take_scalars(self.state[self._params()[0]][NUMBERS]))
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where the parameters are."""
+        return self._params()[0].device
+
+    @property
+    def join_process_group(self) -> Any:
+        """All processes."""
+        return torch.distributed.group.WORLD

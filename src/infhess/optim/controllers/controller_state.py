@@ -85,7 +85,18 @@ class ControllerState(Scalars):
         self.squares, self.probes, self.longest = self.curvature**2, 1.0, self.limit * self.curvature / 3
         self.gradient_scale = math.inf
 
-    def diagnostics(self) -> tuple[str, ...]:
-        """What happened to steps since the last report."""
-        skipped, self.skipped = self.skipped, 0.0
-        return (steps_were(skipped, SKIPPED),) if skipped else ()
+    @property
+    def step_std(self) -> float:
+        """The standard deviation of the step from the noise of probes; NaN where no filter follows it."""
+        return math.nan if math.isnan(self.log_rate) else self.step * self.log_rate_variance**0.5
+
+    def diagnostics(self, rank: int | None = None) -> tuple[str, ...]:
+        """What happened to steps since the last report; and once, that a rank that was asked for is not in use."""
+        notes = [steps_were(self.skipped, SKIPPED)] if self.skipped else []
+        self.skipped = 0.0
+        if rank is not None and self.nonconvex and not (self.rank_noted or self.directions):
+            self.rank_noted = 1.0
+            notes.append(
+                f"rank = {rank} is not used: in nets observe follows the learning rate alone; call update for directions"
+            )
+        return tuple(notes)

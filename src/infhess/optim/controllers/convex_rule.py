@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infhess.optim.base_optimizers import decay
+from infhess.optim.controllers import nonconvex
 from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.noise import count_noise_dominated, noise_limit
@@ -26,9 +27,7 @@ class ConvexRule:
     longest: float = 3.0  # a step is at most so many times the longest that a probe saw
     spike: float = 10.0  # a gradient so many times longer than at any probe calls for one
     remembered: int = 8  # probes that the mean of the curvature goes back to
-    first_probes: int = (
-        4  # after a build; their mean is what curvature may drift from. One alone is off by a factor of ten
-    )
+    first_probes: int = 4  # after a build; curvature may drift from their mean. One alone is off by a factor of ten
     held: int = 2  # probes after a build at which the step is tried where it leads
     many: int = 128  # points of a batch beyond which probes are fewer and shorter
     at_build: tuple[int, int] = (2, 6)  # Lanczos iterations after a build: on many points, on few
@@ -53,12 +52,12 @@ def decide(c: Context) -> Decision:
             raise
         c.pool.clear()
         rate = math.nan if n.step > 0 else 0.0  # no step is made before a learning rate is known
-        return Decision(
-            rate, n.limit, n.momentum, None, c.source.like, (f"nothing was learnt from this batch: {error}",)
-        )
+        note = f"nothing was learnt from this batch: {error}"
+        return Decision(rate, n.limit, n.momentum, None, c.source.like, (note,))
     if n.nonconvex:
         c.pool.clear()
-        return done
+        then = nonconvex.decide(c)
+        return replace(then, notes=(*done.notes, *then.notes))
     if _build_is_due(c):
         c.pool.append(c.batch)
     return _with_step(c, done)
@@ -114,9 +113,8 @@ def _build(c: Context) -> Decision:
         note = "negative curvature was seen: from here on the learning rate alone is followed"
         return Decision(values=found.values, notes=(note,))
     local = source.local(c.batch)
-    value = largest_curvature(
-        source, local, found.scaling, RULE.at_build[c.points <= RULE.many]
-    )  # nothing has changed if this fails
+    # Nothing has changed if this fails.
+    value = largest_curvature(source, local, found.scaling, RULE.at_build[c.points <= RULE.many])
     n.rate_limit = n.rate_limit if first else noise_limit(c, local, found.scaling) * _noise_brake(n)
     n.built_at, n.steps_at_build, n.probes, n.squares, n.longest = n.read, n.steps, 0, 0.0, 0.0
     _note(c, value, backtracked(source, c.batch, local, found.scaling, 1 / value.value))

@@ -14,6 +14,9 @@ from infhess.curvature.untouched import repeated
 from infhess.optim import sharded
 from infhess.optim.rate.probe import Reading, Scaled, dot
 
+# Before there is a learning rate, w moves by this share.
+SHARE = 1e-3
+
 
 class DifferenceProbe:
     """h = (g(w) − g(w − δDg))/δ on the same batch, with the same random numbers.
@@ -45,15 +48,12 @@ class DifferenceProbe:
         """Along Dg, with g the gradient of the coming step and D its scaling."""
         p = [scaled(i, x) for i, x in enumerate(g)]
         along, gradient, direction = self._dot(g, p), math.sqrt(self._dot(g, g)), math.sqrt(self._dot(p, p))
-        if not (0 < along < math.inf):
-            return Reading(gradient, direction, math.nan)
+        if not 0 < along < math.inf:
+            return Reading.of(gradient, direction, along)
         distance = self._distance if self._distance > 0 else SHARE * (self.size() or 1.0) / direction
         there = self._gradient_at(p, distance)
         h = [(x - y) / distance for x, y in zip(g, there)]
-        across = self._dot(h, [scaled(i, x) for i, x in enumerate(h)])
-        if not 0 < across < math.inf:
-            return Reading(gradient, direction, math.nan)
-        return Reading(gradient, direction, 0.5 * (math.log(along) - math.log(across)))
+        return Reading.of(gradient, direction, along, self._dot(h, [scaled(i, x) for i, x in enumerate(h)]))
 
     def _dot(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
         return sharded.total([dot(x, y) for x, y in zip(a, b)], self.params)
@@ -76,7 +76,3 @@ class DifferenceProbe:
                     w.copy_(kept)
             for w, g in zip(self.params, grads):
                 w.grad = g
-
-
-# Before there is a learning rate, w moves by this share.
-SHARE = 1e-3

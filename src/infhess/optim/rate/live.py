@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -45,8 +44,3 @@ def plain(p: Tensor) -> Tensor:
     if sharded.is_sharded(grad):
         grad = sharded.local(sharded.laid_out(grad, p))
     return wide(real(dense(grad)))
-
-
-def length_of(parts: Sequence[Live]) -> float:
-    """|g|."""
-    return sharded.length_of([(part.grads, part.params) for part in parts])

@@ -30,6 +30,12 @@ class Reading(NamedTuple):
     direction: float
     log_ratio: float
 
+    @classmethod
+    def of(cls, gradient: float, direction: float, along: float, across: float = math.nan) -> Reading:
+        """From gᵀDg and hᵀDh."""
+        known = 0 < along < math.inf and 0 < across < math.inf
+        return cls(gradient, direction, 0.5 * (math.log(along) - math.log(across)) if known else math.nan)
+
 
 class MicroBatch:
     """A micro-batch of the coming step: its curvature, recomputed for each use or kept with its graph."""
@@ -99,18 +105,15 @@ class Probe:
         p = [scaled(i, x) for i, x in enumerate(g)]
         squares, along, scaled_squares = inner_products(g, p)
         gradient, direction = math.sqrt(squares), math.sqrt(scaled_squares)
-        if not (0 < along < math.inf):
-            return Reading(gradient, direction, math.nan)
+        if not 0 < along < math.inf:
+            return Reading.of(gradient, direction, along)
         vectors = [shaped(x, w) for x, w in zip(p, self.params)]
         del p
         products, own = self.measure(vectors)
         del vectors
         inner = form or (lambda i, x, y: dot(x, scaled(i, y)))
         across = self.across(products, lambda x, y: sum(inner(i, a, b) for i, (a, b) in enumerate(zip(x, y))))
-        across *= self.factor(g, own) ** 2
-        if not 0 < across < math.inf:
-            return Reading(gradient, direction, math.nan)
-        return Reading(gradient, direction, 0.5 * (math.log(along) - math.log(across)))
+        return Reading.of(gradient, direction, along, across * self.factor(g, own) ** 2)
 
     def measure(self, vectors: Sequence[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
         """Products, one for all pieces where they are the whole step and else one for each; and the pieces' gradient."""

@@ -14,20 +14,25 @@ from torch import Tensor
 from infhess._distributed import all_reduce_mean, world_size
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
+from infhess.curvature.flat import real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.pooled import AbsentError
 from infhess.curvature.training_pass import GRAPHS, TrainedHessian, TrainingPass
+from infhess.optim import sharded
 from infhess.optim.rate.difference_probe import DifferenceProbe
+from infhess.optim.rate.live import plain
 from infhess.optim.rate.probe import MicroBatch, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
 from infhess.optim.reports import RateReport
+from infhess.optim.scalings.scaler import Scaler
 
 # A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read again.
 CHANGED = 1e-4
 # What a report may have taken off the state since, and what `observe` has counted.
 KEPT = ("observed", "observed_at", "shortened", "skipped", "bounded", "waiting")
-Read = Callable[[Any], Reading]  # along the optimizer's gradients and scaling, as they stand
+AnyProbe = Probe | DifferenceProbe
+Read = Callable[[AnyProbe], Reading]  # along the optimizer's gradients and scaling, as they stand
 
 
 class NothingToReadError(ValueError):
@@ -48,7 +53,7 @@ class Prober:
         self.pieces: list[MicroBatch] = []
         self.failure: Exception | None = None  # of this process, until all agree on it
         self.again: DifferenceProbe | None = None  # instead of these, a second run of the closure
-        self.probe: Probe | DifferenceProbe | None = None
+        self.probe: AnyProbe | None = None
         self.micro_batches, self._begun, self._probed, self.state.observed = 0, False, math.nan, 0.0
 
     def expects(self, points_of: Callable[[], int]) -> bool:
@@ -80,14 +85,14 @@ class Prober:
         loss: Callable[[Batch], Tensor],
         params: Sequence[Tensor],
         batch: Batch,
-        points: int | None,
-        products: str,
+        *,
         generator: torch.Generator | None,
+        **options: Any,
     ) -> None:
-        """One more micro-batch to probe. Its graph is kept where it is the only one."""
+        """One more micro-batch to probe, with options of `Hessian`. Its graph is kept where it is the only one."""
         # Dropout draws other masks at each probe and for each micro-batch.
         masks = torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32)
-        source = Hessian(loss, params, [batch], products=products, points=points, generator=generator or masks)
+        source = Hessian(loss, params, [batch], generator=generator or masks, **options)
         source.pooled = False  # the probe takes the mean over processes
         self.pieces.append(MicroBatch(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
 
@@ -177,3 +182,28 @@ class Prober:
             self.state = first
             return
         self.state.probed()
+
+
+def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_state: RateState) -> Reading:
+    """A probe along Dg, with what `.grad` holds; D and g are those of the coming step."""
+    g, params = gradient_of(probe, scaler), probe.params
+    numbers = sum(real(p.detach()).numel() for p in params)
+    rate_state.measure(sharded.length_of([(g, params)]) / max(numbers, 1) ** 0.5)
+    found = {p: (group["betas"][1], rate_state.epsilon(group["eps"])) for group in groups for p in group["params"]}
+    options = [found[p] for p in params]
+
+    def scaled(i: int, x: Tensor) -> Tensor:
+        return scaler.ahead(params[i], *options[i], g[i], x)
+
+    def form(i: int, x: Tensor, y: Tensor) -> float:
+        return scaler.form(params[i], *options[i], g[i], x, y)
+
+    return probe.read(g, scaled, form) if isinstance(probe, Probe) else probe.read(g, scaled)
+
+
+def gradient_of(probe: AnyProbe, scaler: Scaler) -> list[Tensor]:
+    """What `.grad` holds of each probed parameter; the batch's own gradient before there is any."""
+    if isinstance(probe, Probe) and all(p.grad is None for p in probe.params):
+        return probe.own()
+    here = [sharded.local(scaler.state[p]["z"]) for p in probe.params]
+    return [torch.zeros_like(z) if p.grad is None else plain(p) for p, z in zip(probe.params, here)]

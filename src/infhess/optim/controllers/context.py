@@ -116,20 +116,11 @@ class Context:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the optimizer does from here on.
+    """What the optimizer does from here on."""
 
-    Attributes:
-        rate: multiplies P²g up to the factor of P²; NaN: as before, 0: no step is made.
-        limit: the longest step |Δw|.
-        momentum: around plain sgd.
-        scaling: another P²; None: as before.
-        values, notes: for a report; None where nothing was estimated.
-
-    """
-
-    rate: float = math.nan
-    limit: float = math.inf
-    momentum: float = 0.0
-    scaling: Scaling | None = None
-    values: Tensor | None = None
+    rate: float = math.nan  # multiplies P²g up to the factor of P²; NaN: as before, 0: no step is made
+    limit: float = math.inf  # the longest step |Δw|
+    momentum: float = 0.0  # around plain sgd
+    scaling: Scaling | None = None  # another P²; None: as before
+    values: Tensor | None = None  # for a report; None where nothing was estimated
     notes: tuple[str, ...] = ()

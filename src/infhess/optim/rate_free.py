@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -16,6 +15,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from infhess._checks import count
 from infhess._precision import full_precision, full_precision_step
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
@@ -148,24 +148,25 @@ class RateFree(AveragingOptimizer, Joinable):
         self._outside("observe")
         self._outside_watch("observe")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.observe")
-        started = time.perf_counter()
-        due = self._prober.expects(lambda: size_of(batch) if points is None else count(points, "points"))
+        prober, params = self._prober, self._params
+        due = prober.expects(lambda: size_of(batch) if points is None else count(points, "points"))
         if not due or not self._ready:
-            self._kept.add(loss, batch, self._params)
+            self._kept.add(loss, batch, params)
             return None
-        prober, params, options = self._prober, self._params(), {"points": points, "products": products}
+
+        def source(masks: torch.Generator) -> Hessian:
+            return Hessian(loss, params(), [batch], products=products, points=points, generator=generator or masks)
+
         try:
-            prober.attempt(lambda: prober.add(loss, params, batch, generator=generator, **options))
-            before, probes = self._rate_state.allowed, prober.complete and not self._join_config.enable
-            notes = prober.begin(self._read, params) if probes else ()
+            prober.attempt(lambda: prober.add(batch, source))
+            probes = prober.complete and not self._join_config.enable
+            report = prober.begin(self._read, params()) if probes else None
         except BaseException:
             prober.reset()
             raise
-        prober.attempt(lambda: self._kept.add(loss, batch, self._params))
-        if not probes:
-            return None
-        self.report = prober.report(notes, before, started)
-        return self.report
+        prober.attempt(lambda: self._kept.add(loss, batch, params))
+        self.report = report or self.report
+        return report
 
     @contextmanager
     def watch(self, *, points: int | None = None) -> Iterator[None]:
@@ -259,13 +260,10 @@ class RateFree(AveragingOptimizer, Joinable):
         if self._join_config.enable:
             Join.notify_join_context(self)
         gradient = sharded.length_of([(part.grads, part.params) for part in parts])
-        before, started = self._rate_state.allowed, time.perf_counter()
         if self._join_config.enable:
             probing(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self._params())
-        notes = self._prober.finish(gradient, self._read, self._params())
+        self.report = self._prober.finish(gradient, self._read, self._params()) or self.report
         state, scaler = self._rate_state, self._scaler
-        if notes is not None:
-            self.report = self._prober.report(notes, before, started)
         if 0 < gradient < math.inf and not self._ready:
             for part in parts:
                 self._owns(part.params)

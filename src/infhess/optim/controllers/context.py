@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from infhess.curvature.batch_source import BatchSource, Hessian
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import dense, flattened
 from infhess.optim.base_optimizers import adaptive, sqrt_scaling
@@ -60,9 +60,10 @@ class Context:
     @property
     def cost(self) -> tuple[int, int]:
         """Hessian-vector products taken for this decision, and the data points that they were taken with."""
-        made: list[BatchSource] = [self.source] if "source" in self.__dict__ else []
-        made += [piece.source for piece in self.probe.pieces] if "probe" in self.__dict__ else []
-        return sum(source.products for source in made), sum(source.product_points for source in made)
+        products, points = self.probe.cost if "probe" in self.__dict__ else (0, 0)
+        if "source" not in self.__dict__:
+            return products, points
+        return products + self.source.products, points + self.source.product_points
 
     @cached_property
     def like(self) -> Tensor:

@@ -16,6 +16,7 @@ from infhess.optim.rate.probe import Reading, Scaled, dot
 
 # Before there is a learning rate, w moves by this share.
 SHARE = 1e-3
+Gradient = Callable[["DifferenceProbe"], list[Tensor]]  # what `.grad` holds, real and in single precision at the least
 
 
 class DifferenceProbe:
@@ -28,21 +29,12 @@ class DifferenceProbe:
     norms: list[Any] | None = None
 
     def __init__(
-        self,
-        params: Sequence[Tensor],
-        closure: Callable[[], object],
-        random_state: Tensor,
-        gradient: Callable[[DifferenceProbe], list[Tensor]],
-        distance: float,
-        points: int,
-    ) -> None:
+        self, params: Sequence[Tensor], closure: Callable[[], object], random_state: Tensor, gradient: Gradient,
+        distance: float, points: int,
+    ) -> None:  # fmt: skip
         self.params, self.cost = [p for p in params if p.requires_grad], (1, points)
         self._closure, self._random_state, self._gradient = closure, random_state, gradient
         self._distance = distance  # as a share of |Dg|; NaN: as far as a thousandth of |w|
-
-    def size(self) -> float:
-        """|w|."""
-        return sharded.length_of([([sharded.local(real(p.detach())) for p in self.params], self.params)])
 
     def read(self, g: Sequence[Tensor], scaled: Scaled) -> Reading:
         """Along Dg, with g the gradient of the coming step and D its scaling."""
@@ -50,7 +42,7 @@ class DifferenceProbe:
         along, gradient, direction = self._dot(g, p), math.sqrt(self._dot(g, g)), math.sqrt(self._dot(p, p))
         if not 0 < along < math.inf:
             return Reading.of(gradient, direction, along)
-        distance = self._distance if self._distance > 0 else SHARE * (self.size() or 1.0) / direction
+        distance = self._distance if self._distance > 0 else SHARE * (sharded.size_of(self.params) or 1.0) / direction
         there = self._gradient_at(p, distance)
         h = [(x - y) / distance for x, y in zip(g, there)]
         return Reading.of(gradient, direction, along, self._dot(h, [scaled(i, x) for i, x in enumerate(h)]))

@@ -80,19 +80,10 @@ class Prober:
         """Whether as many micro-batches were seen as the step before had: they come in equal numbers."""
         return self.micro_batches == self.state.micro_batches
 
-    def add(
-        self,
-        loss: Callable[[Batch], Tensor],
-        params: Sequence[Tensor],
-        batch: Batch,
-        *,
-        generator: torch.Generator | None,
-        **options: Any,
-    ) -> None:
-        """One more micro-batch to probe, with options of `Hessian`. Its graph is kept where it is the only one."""
-        # Dropout draws other masks at each probe and for each micro-batch.
-        masks = torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32)
-        source = Hessian(loss, params, [batch], generator=generator or masks, **options)
+    def add(self, batch: Batch, make: Callable[[torch.Generator], Hessian]) -> None:
+        """One more micro-batch to probe, by a generator for dropout masks. Its graph is kept where it is the only one."""
+        # Other masks at each probe and for each micro-batch.
+        source = make(torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32))
         source.pooled = False  # the probe takes the mean over processes
         self.pieces.append(MicroBatch(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
 
@@ -105,14 +96,10 @@ class Prober:
         if done is not None and len(self.pieces) < GRAPHS:  # two of a step are kept, however many it has
             self.pieces.append(MicroBatch(TrainedHessian(done, seen), done))
 
-    def report(self, notes: tuple[str, ...], before: float, started: float) -> RateReport:
-        """Of the last probe, which began at this time, where the rate allowed for was `before`."""
-        notes = (*notes, *self.state.diagnostics(before))
-        return RateReport(self.state.uncertain, self.state.allowed, *self.cost, time.perf_counter() - started, notes)
-
-    def begin(self, read: Read, params: Sequence[Tensor]) -> tuple[str, ...]:
+    def begin(self, read: Read, params: Sequence[Tensor]) -> RateReport:
         """One probe. One that fails changes nothing, in all processes; the first has to tell something."""
         self._before, self._begun, self._params = copy(self.state), True, params
+        before, started = self.state.allowed, time.perf_counter()
         failure: ValueError | None = None
         try:
             self._follow(read)
@@ -130,7 +117,9 @@ class Prober:
             if first or isinstance(failure, DoubleBackwardError):
                 self.reset()
                 raise failure
-        return () if failure is None else (f"a curvature probe was skipped: {failure}",)
+        skipped = () if failure is None else (f"a curvature probe was skipped: {failure}",)
+        notes = (*skipped, *self.state.diagnostics(before))
+        return RateReport(self.state.uncertain, self.state.allowed, *self.cost, time.perf_counter() - started, notes)
 
     @torch.no_grad()
     def _follow(self, read: Read) -> None:
@@ -142,27 +131,27 @@ class Prober:
         self.cost = probe.cost
         state.count_points(all_reduce_mean([state.observed], probe.params[0].device)[0] * world_size())
         self._probed = reading.gradient
-        state.begin(probe.size(), reading.direction)
+        state.begin(sharded.size_of(probe.params), reading.direction)
         if math.isnan(reading.log_ratio):
             raise NothingToReadError("there was no gradient, or no curvature along it, on this batch")
         state.see(reading.log_ratio)
 
-    def finish(self, gradient: float, read: Read, params: Sequence[Tensor]) -> tuple[str, ...] | None:
+    def finish(self, gradient: float, read: Read, params: Sequence[Tensor]) -> RateReport | None:
         """The step is made with a gradient of this length: read again where it was clipped, unscaled or added to since.
 
-        Notes where it is probed here for the first time: all of a training pass is known only now.
+        A report where it is probed here for the first time: all of a training pass is known only now.
         """
-        notes, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
+        report, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
         try:
             if (self.pieces or self.again or self.failure) and math.isfinite(gradient):
                 if not self._begun:
-                    notes = self.begin(read, params)
+                    report = self.begin(read, params)
                 elif self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient:
                     self._read_anew(read)
         finally:
             self.reset()
         self.state.micro_batches = micro_batches
-        return notes
+        return report
 
     def expect_of_all(self) -> None:
         """A probe is due in all processes: one that has nothing to probe says so, and the others do not wait for it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -13,8 +13,10 @@ from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
 from infhess._checks import count
+from infhess.curvature.batches import Batch
 from infhess.curvature.training_pass import TrainingPass
 
+Loss = Callable[[Batch], Tensor]  # the mean loss of a batch
 Some = TypeVar("Some", bound="Scalars")
 
 
@@ -36,6 +38,11 @@ class Scalars:
         return cls(**dict(zip(names, tensor.tolist())))
 
 
+def params_of(groups: Iterable[dict[str, Any]]) -> list[Tensor]:
+    """All parameters, in the order of the groups."""
+    return [p for group in groups for p in group["params"]]
+
+
 class CurvatureOptimizer(torch.optim.Optimizer):
     """Checks all of a checkpoint before it takes over any of it, and watches one training pass at a time."""
 
@@ -43,8 +50,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
     _watching = False  # whether a watch() is open
 
     def _params(self) -> list[Tensor]:
-        """All parameters, in the order of the groups."""
-        return [p for group in self.param_groups for p in group["params"]]
+        return params_of(self.param_groups)
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,11 +97,6 @@ class CurvatureOptimizer(torch.optim.Optimizer):
         """Take over what was checked."""
         raise NotImplementedError
 
-    @staticmethod
-    def _names(state_dict: dict[str, Any]) -> list[Any]:
-        """What a checkpoint calls the parameters, in the order of its groups."""
-        return [name for group in state_dict["param_groups"] for name in group["params"]]
-
     # ---- training passes
 
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
@@ -103,7 +104,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _take(self, done: TrainingPass | None, points: int | None) -> None:
-        """A training pass is one more micro-batch of the coming step, with so many points where that is known."""
+        """A training pass is one more micro-batch of the coming step, of this many points where that is known."""
         raise NotImplementedError
 
     @property

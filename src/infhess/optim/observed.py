@@ -13,13 +13,14 @@ from infhess.curvature import batches as batching
 from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.training_pass import TrainedHessian
+from infhess.optim.checkpoint import Loss
 from infhess.optim.rate.probe import MicroBatch, Probe
 
 
 class Observed(NamedTuple):
     """A micro-batch of the coming step: the loss and batch given to `observe`, or a training pass that was watched."""
 
-    loss: Callable[[Batch], Tensor] | None
+    loss: Loss | None  # None: a training pass
     batch: Batch
     points: int | None
     split: bool = False
@@ -34,7 +35,8 @@ class Observed(NamedTuple):
     def hessian(self, make: Callable[..., Hessian], seed: int) -> Hessian:
         """The curvature of the loss, with the dropout masks of this seed; a probe takes the mean over processes."""
         masks = self.generator or torch.Generator().manual_seed(seed)
-        source = make(self.loss, [self.batch], self.split, self.products, masks, self.points)
+        options = {"split": self.split, "products": self.products, "points": self.points}
+        source = make(self.loss, [self.batch], generator=masks, **options)
         source.pooled = False
         return source
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from infhess._checks import count
 from infhess._distributed import world_size
@@ -18,6 +17,7 @@ from infhess.curvature.batches import Batch
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import GRAPHS, TrainingPass
 from infhess.optim.base_optimizers import rate_is_known
+from infhess.optim.checkpoint import Loss
 from infhess.optim.controllers import convex_rule, nonconvex
 from infhess.optim.controllers.context import Context
 from infhess.optim.observed import Observed, joined, points_of, probe_of
@@ -82,16 +82,13 @@ class Preconditioned(Wrapper):
         for name, (value, allowed) in given.items():
             if value not in allowed:
                 raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
-        self.method, self.step_length, self.steps = (
-            method,
-            step_length,
-            None if steps is None else count(steps, "steps"),
-        )
+        self.method, self.step_length = method, step_length
+        self.steps = None if steps is None else count(steps, "steps")
         self.report: Report | None = None  # of the last estimate or curvature probe
         self._asked_rank = None if rank is None else count(rank, "rank")
         self._pool: list[Batch] = []  # batches kept by observe until an estimate is made
         self._observed: list[Observed] = []  # micro-batches since the last step
-        self._acted = 0  # how many of them were acted upon
+        self._acted = 0  # how many of them a decision was made on
         self._was_fresh = True  # whether nothing was known before that
         self._unread: tuple[str, ...] = ()  # notes of a report that was not returned to anyone
         super().__init__(base, self._asked_rank, blocks)
@@ -99,7 +96,7 @@ class Preconditioned(Wrapper):
     @full_precision
     def update(
         self,
-        loss: Callable[[Batch], Tensor],
+        loss: Loss,
         batches: Iterable[Batch],
         *,
         split: bool = True,
@@ -119,12 +116,12 @@ class Preconditioned(Wrapper):
 
         """
         started, state = time.perf_counter(), self._state
-        source = self._source(loss, batches, split, products, generator)
+        source = self._source(loss, batches, split=split, products=products, generator=generator)
         if self.step_length == "measured" and rate_is_known(self.base):
             self._check_rates()
         sizes = self._learnt.block_sizes(self.param_groups)
-        rank, kinds = min(self.rank, sum(sizes)), (self.blocks, self.method, self.step_length)
-        update = Update(self.base, state, sizes, rank, *kinds, self.steps)
+        kinds = self.blocks, self.method, self.step_length
+        update = Update(self.base, state, sizes, min(self.rank, sum(sizes)), *kinds, self.steps)
         found = update.estimate(source)
         step = update.step(source, found)
         self._install(step.scaling)
@@ -139,7 +136,7 @@ class Preconditioned(Wrapper):
     @full_precision
     def observe(
         self,
-        loss: Callable[[Batch], Tensor],
+        loss: Loss,
         batch: Batch,
         *,
         points: int | None = None,
@@ -152,16 +149,16 @@ class Preconditioned(Wrapper):
         It estimates, refreshes and follows the step length by itself, on the batches that training reads anyway (a few of
         them are kept until an estimate is made). Where the loss proves not to be convex it follows the learning rate alone.
         Until a learning rate is known no step is made. With gradient accumulation, call it for each micro-batch: those of
-        one step are one batch. `points` is the size of the batch where it does not tell.
+        one step are one batch. `points` is the size of the batch, where that cannot be read from it.
 
-        Returns a report when it did something; its data_points are 0, since nothing was read beside training.
+        Returns a report when it did something; its data_points are 0, since training reads all batches anyway.
         """
         self._outside_watch("observe")
         if not self._observed:
             self._check_observable()
         points = None if points is None else count(points, "points")
         self._observed.append(Observed(loss, batch, points, split and points is None, products, generator))
-        # Micro-batches come in equal numbers: the last one is acted upon.
+        # Micro-batches come in equal numbers: the last one brings the decision.
         return self._act() if len(self._observed) == self._state.micro_batches else None
 
     @contextmanager
@@ -254,10 +251,7 @@ class Preconditioned(Wrapper):
         return self.report
 
     def _is_net(self, seen: list[Observed]) -> bool:
-        """Whether the rule for nets is in charge.
-
-        A training pass has no loss to evaluate again. Processes that train one model agree by that rule alone.
-        """
+        """Whether the rule for nets decides: it needs no loss to evaluate again, and processes agree by it alone."""
         if world_size() > 1 or any(o.loss is None for o in seen):
             return True
         return not self._state.steps and (self.blocks == "layer" or self._size() > LARGE)
@@ -273,7 +267,7 @@ class Preconditioned(Wrapper):
         )  # fmt: skip
 
     def _before_step(self) -> None:
-        """Where micro-batches were more or fewer than those of the step before: act upon what there is."""
+        """Where micro-batches were more or fewer than those of the step before: decide on what there is."""
         if self._acted < len(self._observed):
             if (
                 self._acted and self._state.steps == 1 and self._was_fresh
@@ -291,7 +285,7 @@ class Preconditioned(Wrapper):
         """Forget everything learnt: until the next estimate the wrapper is its base again."""
         super().reset()
         self._pool.clear()
-        self._acted = 0  # what was observed for the coming step is acted upon again
+        self._acted = 0  # the coming step is decided on again
 
     def _adopt(self, incoming: Any) -> None:
         super()._adopt(incoming)

@@ -22,12 +22,12 @@ from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
 from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer
-from infhess.optim.averaging.batch_norm import Loss
+from infhess.optim.checkpoint import Loss
 from infhess.optim.joining import ShadowSteps, probing
 from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.live import live
 from infhess.optim.rate.probe import Reading
-from infhess.optim.rate.prober import AnyProbe, gradient_of, read
+from infhess.optim.rate.prober import AnyProbe, read
 from infhess.optim.reports import Rate, RateReport
 from infhess.optim.scalings import checked_defaults
 from infhess.optim.stepping import advance
@@ -52,7 +52,7 @@ class RateFree(AveragingOptimizer, Joinable):
         eps: Adam's ε, in units of the root mean square of the gradient, the largest so far; 1e-3 by default. With the diagonal
             scaling, of the last gradient that was probed; 1e-8.
         maximize: go up.
-        points: the batch size of a process, where a training pass does not tell; 32 is assumed without.
+        points: the batch size of a process, where it cannot be read from a training pass; 32 by default.
 
     Call `observe(loss, batch)` between backward and step, with each batch. Evaluate and save the model within `averaged()`, or
     after `finish()`: the averaged weights are the result. Weights changed by hand between steps are not taken over.
@@ -95,8 +95,6 @@ class RateFree(AveragingOptimizer, Joinable):
     # What a second run of a closure is within: callbacks keep it from logging twice.
     around_second_run: Callable[[], AbstractContextManager[Any]] = nullcontext
 
-    # ---- the learning rate
-
     @property
     def rate(self) -> Rate:
         """The learning rate in use, with its uncertainty; NaN as long as no curvature was seen."""
@@ -138,7 +136,7 @@ class RateFree(AveragingOptimizer, Joinable):
             loss: batch ↦ scalar, the mean loss of a batch; it closes over the model.
             batch: the one that the gradient is of. With gradient accumulation, call it for each micro-batch; or for the last
                 one alone, with `points`.
-            points: data points that this call stands for, where the batch does not tell.
+            points: data points that this call stands for, where they cannot be read from the batch.
             products: "exact", or "difference" for losses that cannot be differentiated twice.
             generator: for dropout masks.
 
@@ -153,12 +151,9 @@ class RateFree(AveragingOptimizer, Joinable):
         if not due or not self._ready:
             self._kept.add(loss, batch, params)
             return None
-
-        def source(masks: torch.Generator) -> Hessian:
-            return Hessian(loss, params(), [batch], products=products, points=points, generator=generator or masks)
-
+        source = partial(Hessian, loss, params(), [batch], products=products, points=points)
         try:
-            prober.attempt(lambda: prober.add(batch, source))
+            prober.attempt(lambda: prober.add(batch, lambda masks: source(generator=generator or masks)))
             probes = prober.complete and not self._join_config.enable
             report = prober.begin(self._read, params()) if probes else None
         except BaseException:
@@ -173,7 +168,7 @@ class RateFree(AveragingOptimizer, Joinable):
         """Around the forward and backward pass of training, in a loop without a closure; then `step()`.
 
         On the steps at which curvature is probed, one in eighty, the gradient's graph is kept and the Hessian-vector product
-        is taken in `step`. Else nothing happens. With gradient accumulation, watch each micro-batch.
+        is taken in `step`. On all others nothing happens. With gradient accumulation, watch each micro-batch.
 
         Args:
             points: the batch size. By default it is the leading dimension of what the model's parameters are applied to.
@@ -196,11 +191,12 @@ class RateFree(AveragingOptimizer, Joinable):
         return self._prober.micro_batches
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's. A batch that was observed and never stepped with, for a gradient that is not finite, is skipped."""
-        grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
-        if self._prober.micro_batches and grads and not (self._sharded or math.isfinite(length([grads]))):
-            self._prober.reset()
-            self._rate_state.skip(finite=False)
+        """As torch's. A batch that was observed without a step, because its gradient was not finite, is dropped."""
+        if self._prober.micro_batches and not self._sharded:
+            grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
+            if grads and not math.isfinite(length([grads])):
+                self._prober.reset()
+                self._rate_state.skip(finite=False)
         super().zero_grad(set_to_none)
 
     # ---- a step
@@ -242,13 +238,13 @@ class RateFree(AveragingOptimizer, Joinable):
         """The coming probe is a second run of the closure."""
         assert random_state is not None
         distance = self._rate_state.distance(self.param_groups[0]["betas"][0])
-        gradient, points = partial(gradient_of, scaler=self._scaler), int(self._rate_state.observed)
+        points = int(self._rate_state.observed)
 
         def again() -> None:
             with self.around_second_run():
                 closure()
 
-        self._prober.again = DifferenceProbe(self._params(), again, random_state, gradient, distance, points)
+        self._prober.again = DifferenceProbe(self._params(), self.state, again, random_state, distance, points)
 
     def _step(self) -> None:
         parts = [part for part in map(live, self.param_groups) if part.params]
@@ -257,10 +253,9 @@ class RateFree(AveragingOptimizer, Joinable):
         self._rate_state.check_observed()
         if self._probes and not self._sharded:
             self._prober.expect_of_all()
-        if self._join_config.enable:
-            Join.notify_join_context(self)
         gradient = sharded.length_of([(part.grads, part.params) for part in parts])
         if self._join_config.enable:
+            Join.notify_join_context(self)
             probing(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self._params())
         self.report = self._prober.finish(gradient, self._read, self._params()) or self.report
         state, scaler = self._rate_state, self._scaler

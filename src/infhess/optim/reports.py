@@ -132,7 +132,7 @@ class RateReport:
     product_points: int
     seconds: float
     notes: tuple[str, ...] = ()
-    data_points: int = 0  # nothing is read beside training
+    data_points: int = 0  # training reads all batches anyway
 
     def as_dict(self) -> dict[str, float]:
         """Numbers by name, for TensorBoard or any logger."""

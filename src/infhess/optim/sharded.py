@@ -15,7 +15,7 @@ from infhess.curvature.flat import length, real
 
 
 def is_sharded(x: Tensor) -> bool:
-    """Whether a tensor is a DTensor; that module takes long to import, and there is none before it was."""
+    """Whether a tensor is a DTensor. That module takes long to import; before that there are no DTensors."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
 

@@ -1,4 +1,4 @@
-"""A torch optimizer around another: shared groups, one state dict, and what was learnt about curvature beside it."""
+"""A torch optimizer around another: shared groups, one state dict, and what was learnt about curvature."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.lowrank import Operator
 from infhess.optim.base_optimizers import adaptive, bare_step, made_with_rate
-from infhess.optim.checkpoint import CurvatureOptimizer
+from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
 from infhess.optim.controllers.context import Decision
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.directions import PREFIX, PreconditionerState, like_of, numbers, split_entries
@@ -139,16 +139,8 @@ class Wrapper(CurvatureOptimizer):
             state.active, state.step = 1.0, decision.rate / state.factor
         state.limit, state.momentum = decision.limit, decision.momentum
 
-    def _source(
-        self,
-        loss: Callable[[Batch], Tensor],
-        batches: Iterable[Batch],
-        split: bool,
-        products: str,
-        generator: torch.Generator | None,
-        points: int | None = None,
-    ) -> Hessian:
-        """The curvature of what is minimised: of −loss where the base maximises."""
+    def _source(self, loss: Loss, batches: Iterable[Batch], **options: Any) -> Hessian:
+        """The curvature of what is minimised: of −loss where the base maximises. Options are those of `Hessian`."""
         params = self._params()
         check_whole(params, "Preconditioned")
         if not callable(loss):
@@ -158,7 +150,7 @@ class Wrapper(CurvatureOptimizer):
             raise ValueError("expected all groups to minimise, or all to maximise")
         self._learnt.check_sizes(params)
         minimised = (lambda batch: -loss(batch)) if signs.pop() else loss
-        return Hessian(minimised, params, batches, products=products, split=split, points=points, generator=generator)
+        return Hessian(minimised, params, batches, **options)
 
     def _check_rates(self) -> None:
         if not self._state.base_rate > 0:
@@ -170,7 +162,7 @@ class Wrapper(CurvatureOptimizer):
     # ---- copies and checkpoints
 
     def _publish(self) -> None:
-        """Put what was learnt into `state`, beside the base's own, for tools that read the names of a checkpoint off it.
+        """Put what was learnt into `state`, next to the base's own, for tools that read the names of a checkpoint from it.
 
         Only once the base has made its own state of a parameter: many do so only where they find none at all.
         """
@@ -182,7 +174,7 @@ class Wrapper(CurvatureOptimizer):
         self._published = all(ready)
 
     def state_dict(self) -> dict[str, Any]:
-        """The base's state and groups, and beside it for each parameter the directions, gains and scalars."""
+        """The base's state and groups; and for each parameter the directions, gains and scalars."""
         base_state, params = self.state, self._params()
         ours = zip(params, self._learnt.entries(params))
         both: Any = {**base_state, **{p: {**base_state.get(p, {}), **entries} for p, entries in ours}}
@@ -195,7 +187,7 @@ class Wrapper(CurvatureOptimizer):
     def _accept(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Hand the base its part of a checkpoint, and keep the wrapper's until the base has accepted its own."""
         theirs, ours = split_entries(state_dict["state"])
-        names = self._names(state_dict)
+        names = params_of(state_dict["param_groups"])  # a checkpoint has names in the place of parameters
         for name, p in zip(names, self._params()):
             self._learnt.check(name, p, ours.get(name, {}))
         self._incoming = [ours.get(name, {}) for name in names]

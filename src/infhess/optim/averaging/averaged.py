@@ -14,8 +14,8 @@ from infhess._precision import full_precision
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
 from infhess.optim import sharded
-from infhess.optim.averaging.batch_norm import KeptBatches, Loss, Statistics
-from infhess.optim.checkpoint import CurvatureOptimizer
+from infhess.optim.averaging.batch_norm import KeptBatches, Statistics
+from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
 from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.scalings import SCALINGS
@@ -96,7 +96,7 @@ class AveragingOptimizer(CurvatureOptimizer):
         """Within: the averaged weights stand in the model. After: those that train, bit for bit.
 
         The running statistics of BatchNorm are those of the averaged weights within, gathered on the last batches that were
-        observed, or on `batches` with their `loss`: pass these where none was observed since a checkpoint was loaded.
+        observed, or on `batches` with their `loss`: pass these where no batch was observed since a checkpoint was loaded.
         """
         if self._way_out:
             yield
@@ -215,7 +215,8 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     def _accept(self, state_dict: dict[str, Any]) -> None:
         """Whether a checkpoint is of this optimizer and for parameters of these shapes; frozen ones need no entry."""
-        names, groups = self._names(state_dict), state_dict["param_groups"]
+        groups = state_dict["param_groups"]
+        names = params_of(groups)  # a checkpoint has names in the place of parameters
         entries = [state_dict["state"].get(name, {}) for name in names]
         ours = [{"betas", "eps", "maximize"} <= set(group) and "amsgrad" not in group for group in groups]
         for group in (group for group, is_ours in zip(groups, ours) if is_ours):

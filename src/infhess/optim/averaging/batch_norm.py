@@ -11,8 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from infhess.curvature.batches import Batch, mapped, size_of
 from infhess.curvature.untouched import untouched
+from infhess.optim.checkpoint import Loss
 
-Loss = Callable[[Batch], Tensor]
 Params = Callable[[], Sequence[Tensor]]
 Recent = tuple[Loss, Batch]
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")

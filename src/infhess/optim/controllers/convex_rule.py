@@ -24,8 +24,8 @@ class ConvexRule:
     work: float = 60.0  # example-products of a build, for √T data points read
     smallest_pool: int = 32
     largest_pool: int = 512
-    longest: float = 3.0  # a step is at most so many times the longest that a probe saw
-    spike: float = 10.0  # a gradient so many times longer than at any probe calls for one
+    longest: float = 3.0  # the longest step, in units of the longest that a probe saw
+    spike: float = 10.0  # a gradient this many times longer than at any probe calls for one
     remembered: int = 8  # probes that the mean of the curvature goes back to
     first_probes: int = 4  # after a build; curvature may drift from their mean. One alone is off by a factor of ten
     held: int = 2  # probes after a build at which the step is tried where it leads
@@ -74,8 +74,8 @@ def _estimate(c: Context) -> Decision:
         note = "the step is that of the plain gradient until the first pool is read"
         return Decision(scaling=plain, values=c.source.like, notes=(note, *c.scaled_note(found.gradient)))
     few = n.probes * c.points < SMALL  # each of the first small batches is probed before it moves anything
-    rare = power_of_four if many else power_of_two
-    if few or rare(n.steps - n.steps_at_build) or not c.gradient_length <= RULE.spike * n.gradient_scale:
+    rare = is_power(4 if many else 2, n.steps - n.steps_at_build)
+    if few or rare or not c.gradient_length <= RULE.spike * n.gradient_scale:
         found = _probe(c, c.scaling, RULE.later[not many])
         return Decision(values=c.source.like, notes=c.scaled_note(found.gradient))
     return Decision()
@@ -166,12 +166,7 @@ def _noise_brake(n: ControllerState) -> float:
     return math.sqrt(1 + n.noise_dominated / RULE.noise_scale)
 
 
-def power_of_two(steps: float) -> bool:
-    """Whether this is 1, 2, 4, 8, …; NaN is not."""
+def is_power(base: int, steps: float) -> bool:
+    """Whether steps are 1, 2, 4, 8, … with the base 2, or 1, 4, 16, … with 4; NaN is not."""
     whole = int(steps) if steps == steps else 0
-    return whole > 0 and whole & (whole - 1) == 0
-
-
-def power_of_four(steps: float) -> bool:
-    """Whether this is 1, 4, 16, 64, …; NaN is not."""
-    return power_of_two(steps) and int(steps).bit_length() % 2 == 1
+    return whole > 0 and whole & (whole - 1) == 0 and (base == 2 or whole.bit_length() % 2 == 1)

@@ -19,7 +19,7 @@ from infhess.preconditioners.scaling import Scaling
 NEGATIVE = 1e-3
 # Batches of fewer points than this are too noisy to be taken one by one.
 SMALL = 32
-# Mean curvature along a step in units of 1/rate; on a quadratic it is 1 at the most, and e.g. 1.44 where it doubles on the way.
+# Mean curvature along a step in units of 1/rate; at most 1 on a quadratic, and e.g. 1.44 where it doubles on the way.
 MOST_ALONG = 1.4
 # How many times a rate is cut to a quarter, at most.
 MOST_CUTS = 16
@@ -107,7 +107,7 @@ def _extremes(T: Tensor, j: int) -> tuple[float, float]:
 
 
 def backtracked(source: Hessian, batch: Batch, local: Local, scaling: Scaling, rate: float) -> float:
-    """The rate, or a part of it, such that the mean curvature along the step is no more than 1.4/rate.
+    """The rate, or a part of it, such that the mean curvature along the step is at most 1.4/rate.
 
     On a quadratic the first one holds, at the price of a gradient where the step leads. Losses such as Poisson's curve more by
     orders of magnitude where a step from zero leads.

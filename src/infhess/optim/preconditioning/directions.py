@@ -11,6 +11,7 @@ from torch import Tensor
 
 from infhess._checks import small_dtype
 from infhess.curvature.flat import real
+from infhess.optim.checkpoint import params_of
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.drift import Drift
 from infhess.preconditioners.scaling import Block, Scaling, identity
@@ -232,11 +233,6 @@ def layout_of(groups: Groups, how: str) -> list[list[int]]:
     return blocks
 
 
-def params_of(groups: Groups) -> list[Tensor]:
-    """All parameters, in the order of the groups."""
-    return [p for group in groups for p in group["params"]]
-
-
 def numbers(params: list[Tensor]) -> list[int]:
     """Real numbers in each parameter."""
     return [real(p.detach()).numel() for p in params]
@@ -248,6 +244,6 @@ def fits(tensor: Tensor, size: int) -> bool:
 
 
 def like_of(params: list[Tensor]) -> Tensor:
-    """An empty tensor for flat vectors: single precision at the least, on the device of the first parameter."""
+    """An empty tensor for flat vectors: at least single precision, on the device of the first parameter."""
     first = real(params[0].detach())
     return torch.empty(0, dtype=torch.promote_types(first.dtype, torch.float32), device=first.device)

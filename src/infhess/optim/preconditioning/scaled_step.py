@@ -14,8 +14,9 @@ from torch import Tensor
 
 from infhess.curvature.flat import flattened, length, real, widened
 from infhess.optim.base_optimizers import adaptive, bare_step, decayed, momentum_of, reference_rate
+from infhess.optim.checkpoint import params_of
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.preconditioning.directions import Directions, PreconditionerState, fits, numbers, params_of
+from infhess.optim.preconditioning.directions import Directions, PreconditionerState, fits, numbers
 from infhess.optim.rate.probe import wide
 
 Grads = Sequence[Tensor | None]
@@ -147,7 +148,11 @@ def redirect(params: list[Tensor], before: Grads, decays: Sequence[float], state
     outside. No move is longer than the limit. Without directions the limit alone applies.
     """
     pairs, limit = zip(params, before, decays), state.controller.limit
-    moves: list[Tensor | None] = [None if b is None else _moved(p, b, decay) for p, b, decay in pairs]
+    # Flat, and without the decay.
+    moves: list[Tensor | None] = [
+        None if b is None else _flat_and_wide(p.detach() - b).add_(_flat_and_wide(b), alpha=decay)
+        for p, b, decay in pairs
+    ]
     if state.controller.directions:
         for own, block, root in zip(state.blocks, state.layout, _roots(state, params)):
             d = _flat(moves, own, block)
@@ -163,9 +168,8 @@ def redirect(params: list[Tensor], before: Grads, decays: Sequence[float], state
             p.detach().copy_(torch.view_as_complex(target) if p.is_complex() else target)
 
 
-def _moved(p: Tensor, before: Tensor, decay: float) -> Tensor:
-    """The move of a parameter less its decay, flat."""
-    return wide(real(p.detach() - before).reshape(-1)).add_(wide(real(before).reshape(-1)), alpha=decay)
+def _flat_and_wide(x: Tensor) -> Tensor:
+    return wide(real(x).reshape(-1))
 
 
 def shortened(grads: Grads, rates: Sequence[float | Tensor], limit: float) -> tuple[list[Tensor | None], float]:

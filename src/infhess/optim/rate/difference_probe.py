@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,11 +12,11 @@ from torch import Tensor
 from infhess.curvature.flat import real
 from infhess.curvature.untouched import repeated
 from infhess.optim import sharded
+from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import Reading, Scaled, dot
 
 # Before there is a learning rate, w moves by this share.
 SHARE = 1e-3
-Gradient = Callable[["DifferenceProbe"], list[Tensor]]  # what `.grad` holds, real and in single precision at the least
 
 
 class DifferenceProbe:
@@ -29,11 +29,16 @@ class DifferenceProbe:
     norms: list[Any] | None = None
 
     def __init__(
-        self, params: Sequence[Tensor], closure: Callable[[], object], random_state: Tensor, gradient: Gradient,
-        distance: float, points: int,
-    ) -> None:  # fmt: skip
+        self,
+        params: Sequence[Tensor],
+        state: Mapping[Tensor, Any],
+        closure: Callable[[], object],
+        random_state: Tensor,
+        distance: float,
+        points: int,
+    ) -> None:
         self.params, self.cost = [p for p in params if p.requires_grad], (1, points)
-        self._closure, self._random_state, self._gradient = closure, random_state, gradient
+        self._state, self._closure, self._random_state = state, closure, random_state
         self._distance = distance  # as a share of |Dg|; NaN: as far as a thousandth of |w|
 
     def read(self, g: Sequence[Tensor], scaled: Scaled) -> Reading:
@@ -61,7 +66,7 @@ class DifferenceProbe:
                 w.grad = None
             with repeated(self._random_state):
                 self._closure()
-            return self._gradient(self)
+            return gradients(self.params, self._state)
         finally:
             with torch.no_grad():
                 for w, kept in zip(here, before):

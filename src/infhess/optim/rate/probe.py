@@ -84,7 +84,7 @@ class Probe:
         return len(self.pieces) == self.micro_batches
 
     def own(self) -> list[Tensor]:
-        """The gradient of these micro-batches, real, in single precision at the least."""
+        """The gradient of these micro-batches, real, in at least single precision."""
         gradients = ([_plain(x) for x in piece.local().gradients] for piece in self.pieces)
         none: list[Tensor] = []
         return self._mean(self._agreed(lambda: reduce(_sum, gradients, none)), len(self.pieces))
@@ -143,16 +143,16 @@ class Probe:
         self._in_any(False)
 
     def _mean(self, sums: list[Tensor], number: int) -> list[Tensor]:
-        """Over so many pieces and over processes; of training passes, what all of the step add up to."""
+        """Over this many pieces and over processes; of training passes, what all of the step add up to."""
         divisor = number / self.micro_batches if self.trained else float(number)
         if divisor != 1:
             sums = list(torch._foreach_div(sums, divisor))
         return [mean_over_processes(x.clone()) for x in sums] if world_size() > 1 else sums
 
     def across(self, products: list[list[Tensor]], form: Callable[[list[Tensor], list[Tensor]], float]) -> float:
-        """hᵀDh of the whole step. Of micro-batches in part: what two of them share, and the noise of so many.
+        """hᵀDh of the whole step. From some of its micro-batches: what two of them share, and the noise of all.
 
-        E h₁ᵀDh₂ is free of noise, and the mean of k has a k-th of the noise that E hᵢᵀDhᵢ has beyond it.
+        E h₁ᵀDh₂ is free of noise, and the mean of k has 1/k of the noise that E hᵢᵀDhᵢ adds to it.
         """
         square = sum(form(h, h) for h in products) / len(products)
         if len(products) == 1:
@@ -216,10 +216,10 @@ def _pieces(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """Dense, real, in single precision at the least."""
+    """Dense, real, in at least single precision."""
     return wide(real(dense(x.detach())))
 
 
 def wide(x: Tensor) -> Tensor:
-    """In single precision at the least."""
+    """In at least single precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

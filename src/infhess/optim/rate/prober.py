@@ -20,7 +20,7 @@ from infhess.curvature.pooled import AbsentError
 from infhess.curvature.training_pass import GRAPHS, TrainedHessian, TrainingPass
 from infhess.optim import sharded
 from infhess.optim.rate.difference_probe import DifferenceProbe
-from infhess.optim.rate.live import plain
+from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import MicroBatch, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
@@ -57,7 +57,7 @@ class Prober:
         self.micro_batches, self._begun, self._probed, self.state.observed = 0, False, math.nan, 0.0
 
     def expects(self, points_of: Callable[[], int]) -> bool:
-        """Count a micro-batch; whether curvature is to be probed at the coming step."""
+        """Count a micro-batch; returns whether curvature is probed at the coming step."""
         due = self.state.due
         points = (self.attempt(points_of) or 0) if due else 0
         self.state.observed_at = self.state.steps + 1
@@ -66,7 +66,7 @@ class Prober:
         return due
 
     def attempt(self, prepare: Callable[[], Any]) -> Any:
-        """What a process does by itself before a probe; where there are others, an error waits until all agree on it."""
+        """What a process does by itself before a probe; with several processes, an error waits until all agree on it."""
         try:
             return prepare()
         except Exception as error:
@@ -159,7 +159,7 @@ class Prober:
             self.failure = AbsentError("no training pass was seen in it; call watch() or observe() in all processes")
 
     def _read_anew(self, read: Read) -> None:
-        """As if the first reading had not been; it stands where weights of the probe's graph have changed since."""
+        """Replace the first reading. It stays where weights of the probe's graph have changed since."""
         first, self.state = self.state, copy(self._before)
         for name in KEPT:
             setattr(self.state, name, getattr(first, name))
@@ -174,8 +174,10 @@ class Prober:
 
 
 def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_state: RateState) -> Reading:
-    """A probe along Dg, with what `.grad` holds; D and g are those of the coming step."""
-    g, params = gradient_of(probe, scaler), probe.params
+    """A probe along Dg, with D and g of the coming step: g is what `.grad` holds, or of the batch before there is any."""
+    params = probe.params
+    first = isinstance(probe, Probe) and all(p.grad is None for p in params)
+    g = probe.own() if first and isinstance(probe, Probe) else gradients(params, scaler.state)
     numbers = sum(real(p.detach()).numel() for p in params)
     rate_state.measure(sharded.length_of([(g, params)]) / max(numbers, 1) ** 0.5)
     found = {p: (group["betas"][1], rate_state.epsilon(group["eps"])) for group in groups for p in group["params"]}
@@ -188,11 +190,3 @@ def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_sta
         return scaler.form(params[i], *options[i], g[i], x, y)
 
     return probe.read(g, scaled, form) if isinstance(probe, Probe) else probe.read(g, scaled)
-
-
-def gradient_of(probe: AnyProbe, scaler: Scaler) -> list[Tensor]:
-    """What `.grad` holds of each probed parameter; the batch's own gradient before there is any."""
-    if isinstance(probe, Probe) and all(p.grad is None for p in probe.params):
-        return probe.own()
-    here = [sharded.local(scaler.state[p]["z"]) for p in probe.params]
-    return [torch.zeros_like(z) if p.grad is None else plain(p) for p, z in zip(probe.params, here)]

@@ -101,9 +101,9 @@ PLAIN = {
     "Operator.dtype", "Operator.device", "Operator.power", "Operator.to_scipy", "Operator.to_curvlinops",
     "Operator.to_linear_operator", "LowRank.T", "LowRank.core_size",
     "Spectrum.interval", "Spectrum.upper", "Rate.interval", "RateReport.as_dict", "Report.as_dict",
-    "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "Checkpointed.load_state_dict",
-    "Checkpointed.profile_hook_step",  # what it returns calls a guarded step
-    "SelfDriving.reset", "SelfDriving.zero_grad", "RateFree.zero_grad",
+    "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "CurvatureOptimizer.load_state_dict",
+    "CurvatureOptimizer.profile_hook_step",  # what it returns calls a guarded step
+    "Preconditioned.reset", "Preconditioned.zero_grad", "RateFree.zero_grad",
     "BatchProducts.note", "Density.as_dict", "Density.to_pandas", "Share.as_dict",
     "Density.cdf", "Density.interval", "Density.plot", "Share.interval",
     "Minimum.gap_upper", "Minimum.plot", "BatchProducts.count_products",
@@ -115,9 +115,9 @@ PLAIN = {
     "Moment.limit", "ValuesFace.as_dict", "Rows.to_pandas", "Rows.plot", "Spectrum.as_dict", "Estimate.as_dict",
     "Report.to_pandas", "Report.plot", "RateReport.plot", "Tracker.as_dict", "Tracker.to_pandas", "Tracker.plot",
 
-    "RateFree.rate", "Averaging.add_param_group", "Averaging.state_dict",
+    "RateFree.rate", "AveragingOptimizer.add_param_group", "AveragingOptimizer.state_dict",
     # training runs within, under its own autocast
-    "RateFree.watch", "SelfDriving.watch", "Joining.join_hook", "Joining.join_device", "Joining.join_process_group",
+    "RateFree.watch", "Preconditioned.watch", "RateFree.join_hook", "RateFree.join_device", "RateFree.join_process_group",
     "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
 }  # fmt: skip
 

@@ -80,7 +80,7 @@ def test_strides_of_gradients_are_kept(fused):
 
 
 def test_half_precision_gradients_do_not_overflow_the_limit():
-    from infhess.optim.preconditioning.apply import shortened
+    from infhess.optim.preconditioning.scaled_step import shortened
 
     g = torch.full((400,), 3000.0, dtype=torch.float16)
     (shorter,), _ = shortened([g], [1.0], 6.0)

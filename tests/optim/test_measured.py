@@ -10,7 +10,7 @@ from torch import nn
 
 import infhess
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.controllers.measured import measured_step
+from infhess.optim.updates import measured_step
 from infhess.preconditioners.scaling import identity
 from util import F64, randn
 

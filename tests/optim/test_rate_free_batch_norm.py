@@ -19,7 +19,7 @@ def test_batch_norm_is_refreshed_for_the_averaged_weights():
     model.eval()
     with opt.averaged():
         norm = model[1]
-        inputs = [model[0](batch[0]) for _, batch in opt._recent]
+        inputs = [model[0](batch[0]) for _, batch in opt._kept.recent]
         mean = torch.stack([x.mean(0) for x in inputs]).mean(0)
         var = torch.stack([x.var(0) for x in inputs]).mean(0)
         torch.testing.assert_close(norm.running_mean, mean.detach())
@@ -43,7 +43,7 @@ def test_batch_norm_after_a_restart_takes_the_batches_it_is_given():
     stats = copy.deepcopy(model.state_dict())
     train(model, again, 1)  # one forward pass to find the layers leaves no trace beside training's own
     assert int(model[1].num_batches_tracked) == int(stats["1.num_batches_tracked"]) + 1
-    assert len(again._recent) == 1
+    assert len(again._kept.recent) == 1
 
 
 def test_layers_that_do_not_run_keep_their_statistics_and_other_buffers_stay():
@@ -118,7 +118,7 @@ def test_finish_that_fails_changes_nothing():
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ZeroDivisionError):
         opt.finish(loss_of(model), (1 / 0 for _ in range(1)))
-    opt._recent.append((lambda batch: 1 / 0, None))
+    opt._kept.recent.append((lambda batch: 1 / 0, None))
     with pytest.raises(ZeroDivisionError):
         opt.finish()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

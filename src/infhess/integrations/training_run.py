@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from infhess.optim import Preconditioned, RateFree, Report
-from infhess.optim.averaging.averaged import KEPT
+from infhess.optim.averaging.batch_norm import KEPT
 from infhess.optim.reports import RateReport
 
 Row = dict[str, float]

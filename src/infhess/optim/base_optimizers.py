@@ -48,14 +48,10 @@ def _root(v: Tensor, group: Group) -> Tensor:
     return v.sqrt() + float(group["eps"])
 
 
-def _older(now: Tensor, before: Tensor, beta: float) -> Tensor:
-    return torch.lerp(now, before.to(now), beta)
-
-
 def _adam(state: State, group: Group, squares: Tensor | None) -> Tensor:
     v, beta, age = real(state["exp_avg_sq"]), float(group["betas"][1]), float(state["step"])
     if squares is not None:
-        v, age = _older(squares, v, beta), age + 1
+        v, age = torch.lerp(squares, v.to(squares), beta), age + 1
     if "max_exp_avg_sq" in state:
         v = torch.maximum(v, real(state["max_exp_avg_sq"]).to(v))
     return _root(v / (1 - beta**age), group)
@@ -63,9 +59,9 @@ def _adam(state: State, group: Group, squares: Tensor | None) -> Tensor:
 
 def _adamax(state: State, group: Group, squares: Tensor | None) -> Tensor:
     most: Tensor = real(state["exp_inf"])
-    return (
-        most if squares is None else torch.maximum(float(group["betas"][1]) * most.to(squares), _root(squares, group))
-    )
+    if squares is None:
+        return most
+    return torch.maximum(float(group["betas"][1]) * most.to(squares), _root(squares, group))
 
 
 def _rmsprop(state: State, group: Group, squares: Tensor | None) -> Tensor:
@@ -73,7 +69,7 @@ def _rmsprop(state: State, group: Group, squares: Tensor | None) -> Tensor:
     if "grad_avg" in state:  # the mean of the coming step is not known from squares: both as they stand
         v = (v - real(state["grad_avg"]).to(v).square()).clamp(min=0)
     elif squares is not None:
-        v = _older(squares, v, float(group["alpha"]))
+        v = torch.lerp(squares, v.to(squares), float(group["alpha"]))
     return _root(v, group)
 
 
@@ -83,7 +79,8 @@ def _adagrad(state: State, group: Group, squares: Tensor | None) -> Tensor:
 
 
 # What a gradient is divided by, from the state of a parameter; of the coming step where the squares of its gradient are given.
-DIVISORS: dict[type[torch.optim.Optimizer], Callable[[State, Group, Tensor | None], Tensor]] = {
+Divisor = Callable[[State, Group, Tensor | None], Tensor]
+DIVISORS: dict[type[torch.optim.Optimizer], Divisor] = {
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adam,
     torch.optim.NAdam: _adam,
@@ -94,11 +91,9 @@ DIVISORS: dict[type[torch.optim.Optimizer], Callable[[State, Group, Tensor | Non
 PLAIN = (torch.optim.SGD, torch.optim.ASGD)
 
 
-def divisor(base: torch.optim.Optimizer) -> Callable[[State, Group, Tensor | None], Tensor] | None:
+def divisor(base: torch.optim.Optimizer) -> Divisor | None:
     """How the base scales gradients; None for one that does not, or in no known way (RAdam begins without)."""
-    return (
-        None if isinstance(base, PLAIN) else next((f for kind, f in DIVISORS.items() if isinstance(base, kind)), None)
-    )
+    return next((rule for kind, rule in DIVISORS.items() if isinstance(base, kind)), None)
 
 
 def adaptive(base: torch.optim.Optimizer) -> bool:
@@ -122,20 +117,25 @@ def sqrt_scaling(base: torch.optim.Optimizer, like: Tensor, squares: Tensor | No
         return None
     parts: list[Tensor] = []
     seen: list[Tensor] = []
-    start = 0
-    for group in base.param_groups:
-        for p in group["params"]:
-            w = real(p.detach())
-            here = None if squares is None else squares[start : start + w.numel()].view_as(w)
-            state = base.state.get(p, {})
-            known = moved(state) or "sum" in state  # Adagrad's may begin above zero
-            parts.append((rule(state, group, here) if known else _first(group, here)).reshape(-1).to(like))
-            seen.append(parts[-1] > 2 * float(group.get("eps", 0.0)))
-            start += w.numel()
+    for group, p, state, part in _each(base, squares):
+        here = None if part is None else part.view_as(real(p.detach()))
+        known = moved(state) or "sum" in state  # Adagrad's may begin above zero
+        parts.append((rule(state, group, here) if known else _first(group, here)).reshape(-1).to(like))
+        seen.append(parts[-1] > 2 * float(group.get("eps", 0.0)))
     D, alive = torch.cat(parts), torch.cat(seen)
     # A gradient that has always been zero has no scale: it takes the smallest scaling of the others.
     floor = D[alive].max() if bool(alive.any()) else D.new_ones(())
     return torch.where(alive, D, floor).rsqrt()
+
+
+def _each(base: torch.optim.Optimizer, v: Tensor | None) -> Iterator[tuple[Group, Tensor, State, Tensor | None]]:
+    """Each parameter with its group, its state, and its part of a flat vector."""
+    start = 0
+    for group in base.param_groups:
+        for p in group["params"]:
+            end = start + real(p.detach()).numel()
+            yield group, p, base.state.get(p, {}), None if v is None else v[start:end]
+            start = end
 
 
 def _first(group: Group, squares: Tensor | None) -> Tensor:
@@ -146,13 +146,8 @@ def _first(group: Group, squares: Tensor | None) -> Tensor:
 
 def direction(base: torch.optim.Optimizer, g: Tensor) -> Tensor:
     """What the base is about to move along up to its scaling, flat: its average of gradients, or g where it has none."""
-    parts, start = [], 0
-    for group in base.param_groups:
-        for p in group["params"]:
-            here, state = g[start : start + real(p.detach()).numel()], base.state.get(p, {})
-            start += len(here)
-            parts.append(_averaged(here, state, group) if "betas" in group else here)
-    return torch.cat(parts)
+    parts = [(part, state, group) for group, _, state, part in _each(base, g) if part is not None]
+    return torch.cat([_averaged(*part) if "betas" in part[2] else part[0] for part in parts])
 
 
 def _averaged(g: Tensor, state: State, group: Group) -> Tensor:

@@ -1,8 +1,9 @@
-"""Checkpoints of both optimizers: scalars as one tensor, and loading that changes nothing where it fails."""
+"""What both optimizers share: checkpoints that change nothing where they do not fit, and training passes that are watched."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, TypeVar
@@ -11,6 +12,11 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
+from infhess._checks import count
+from infhess.curvature.batches import Batch
+from infhess.curvature.training_pass import TrainingPass
+
+Loss = Callable[[Batch], Tensor]  # the mean loss of a batch
 Some = TypeVar("Some", bound="Scalars")
 
 
@@ -32,18 +38,27 @@ class Scalars:
         return cls(**dict(zip(names, tensor.tolist())))
 
 
-class Checkpointed(torch.optim.Optimizer):
-    """An optimizer that checks all of a checkpoint before it takes over any of it."""
+def params_of(groups: Iterable[dict[str, Any]]) -> list[Tensor]:
+    """All parameters, in the order of the groups."""
+    return [p for group in groups for p in group["params"]]
 
-    _incoming: Any = None  # what is to be adopted once torch has accepted its own part
+
+class CurvatureOptimizer(torch.optim.Optimizer):
+    """Checks all of a checkpoint before it takes over any of it, and watches one training pass at a time."""
+
+    _incoming: Any = None  # what is adopted once torch has accepted its own part of a checkpoint
+    _watching = False  # whether a watch() is open
+
+    def _params(self) -> list[Tensor]:
+        return params_of(self.param_groups)
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """What torch makes of a class's `step`; the range for profilers, a fifth of a small step, only while one is running."""
+        """As torch's, which wraps `step`; the range for profilers, a fifth of a small step, only while one is running."""
         watched = torch_optimizer.Optimizer.profile_hook_step(func)
 
         @wraps(func)
-        def step(self: Checkpointed, *args: Any, **kwargs: Any) -> Any:
+        def step(self: CurvatureOptimizer, *args: Any, **kwargs: Any) -> Any:
             hooks = (
                 self._optimizer_step_pre_hooks
                 or self._optimizer_step_post_hooks
@@ -57,11 +72,12 @@ class Checkpointed(torch.optim.Optimizer):
 
         return step
 
+    # ---- checkpoints
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a checkpoint; where it does not fit, nothing changes."""
-        hook = self.register_load_state_dict_pre_hook(
-            lambda _, given: self._accept(given)
-        )  # after the user's own hooks
+        # After the user's own hooks.
+        hook = self.register_load_state_dict_pre_hook(lambda _, given: self._accept(given))
         try:
             super().load_state_dict(state_dict)
         finally:
@@ -81,11 +97,47 @@ class Checkpointed(torch.optim.Optimizer):
         """Take over what was checked."""
         raise NotImplementedError
 
-    def _params(self) -> list[Tensor]:
-        """All parameters, in the order of the groups."""
-        return [p for group in self.param_groups for p in group["params"]]
+    # ---- training passes
 
-    @staticmethod
-    def _names(state_dict: dict[str, Any]) -> list[Any]:
-        """What a checkpoint calls the parameters, in the order of its groups."""
-        return [name for group in state_dict["param_groups"] for name in group["params"]]
+    def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
+        """Keeps the graph of a forward and backward pass, where curvature is probed at the coming step."""
+        raise NotImplementedError
+
+    def _take(self, done: TrainingPass | None, points: int | None) -> None:
+        """A training pass is one more micro-batch of the coming step, of this many points where that is known."""
+        raise NotImplementedError
+
+    @property
+    def _micro_batches(self) -> int:
+        """Micro-batches of the coming step so far."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _watch(self, points: int | None) -> Iterator[None]:
+        known = None if points is None else count(points, "points")
+        self._outside_watch("watch")
+        self._watching = True
+        try:
+            with self._training_pass() as done:
+                yield
+        finally:
+            self._watching = False
+        self._take(done, known)
+
+    def _run(self, closure: Callable[[], Any], *, graph: bool = True) -> Any:
+        """Training's own forward and backward pass, watched unless the closure observes by itself."""
+        if self._micro_batches or self._watching:
+            return closure()
+        with self._training_pass() if graph else nullcontext() as done:
+            loss = closure()
+        if not self._micro_batches:
+            self._take(done, None)
+        return loss
+
+    def _outside_watch(self, name: str) -> None:
+        """Refuse what would count a training pass twice, or leave it out."""
+        if self._watching:
+            raise RuntimeError(
+                f"{type(self).__name__}.{name}: a watch() is open; end its `with` block after backward, and call {name} below "
+                "it. step(closure) needs no watch()"
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,13 +10,17 @@ from torch import Tensor
 
 from infhess._distributed import world_size
 from infhess.curvature import batches as batching
+from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch
+from infhess.curvature.training_pass import TrainedHessian
+from infhess.optim.checkpoint import Loss
+from infhess.optim.rate.probe import MicroBatch, Probe
 
 
 class Observed(NamedTuple):
     """A micro-batch of the coming step: the loss and batch given to `observe`, or a training pass that was watched."""
 
-    loss: Callable[[Batch], Tensor] | None
+    loss: Loss | None  # None: a training pass
     batch: Batch
     points: int | None
     split: bool = False
@@ -28,18 +32,43 @@ class Observed(NamedTuple):
         """Data points."""
         return batching.size_of(self.batch) if self.points is None else self.points
 
+    def hessian(self, make: Callable[..., Hessian], seed: int) -> Hessian:
+        """The curvature of the loss, with the dropout masks of this seed; a probe takes the mean over processes."""
+        masks = self.generator or torch.Generator().manual_seed(seed)
+        options = {"split": self.split, "products": self.products, "points": self.points}
+        source = make(self.loss, [self.batch], generator=masks, **options)
+        source.pooled = False
+        return source
 
-def sized(seen: list[Observed]) -> tuple[Exception | None, int]:
+
+def probe_of(
+    seen: Sequence[Observed],
+    params: Sequence[Tensor],
+    make: Callable[..., Hessian],
+    seed: int,
+    failure: Exception | None,
+) -> Probe:
+    """A curvature probe of all micro-batches that have a loss or a graph; each has its own dropout masks."""
+    pieces: list[MicroBatch] = []
+    for o in seen if failure is None else ():
+        if o.loss is not None or o.batch is not None:
+            known: BatchSource | None = TrainedHessian(o.batch, o.size) if o.loss is None else None
+            source = known or o.hessian(make, seed + len(pieces) * 2**32)
+            pieces.append(MicroBatch(source, o.batch, keep=len(seen) == 1))
+    return Probe(pieces, len(seen), params=[p for p in params if p.requires_grad], failure=failure)
+
+
+def points_of(seen: Sequence[Observed]) -> tuple[int, Exception | None]:
     """Data points; where there are other processes an error waits for the next probe, at which all agree on it."""
     try:
-        return None, sum(o.size for o in seen)
+        return sum(o.size for o in seen), None
     except ValueError as error:
         if world_size() == 1:
             raise
-        return error, 0
+        return 0, error
 
 
-def together(seen: list[Observed]) -> Batch:
+def joined(seen: Sequence[Observed]) -> Batch:
     """The micro-batches of a step as one batch; the last one where they cannot be joined."""
     if len(seen) == 1 or not all(o.split and o.loss is seen[0].loss for o in seen):
         return seen[-1].batch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -12,29 +11,29 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.algorithms.join import Join, Joinable
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from infhess._checks import count
 from infhess._precision import full_precision, full_precision_step
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
-from infhess.optim.averaging.averaged import Averaging, Loss
-from infhess.optim.joining import Joining, probing
-from infhess.optim.probing import gradient_of, read
+from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer
+from infhess.optim.checkpoint import Loss
+from infhess.optim.joining import ShadowSteps, probing
 from infhess.optim.rate.difference_probe import DifferenceProbe
-from infhess.optim.rate.live import length_of, live
-from infhess.optim.rate.probe import Probe, Reading
-from infhess.optim.rate.prober import Prober
+from infhess.optim.rate.live import live
+from infhess.optim.rate.probe import Reading
+from infhess.optim.rate.prober import AnyProbe, read
 from infhess.optim.reports import Rate, RateReport
-from infhess.optim.scalings import SCALINGS, checked_defaults
+from infhess.optim.scalings import checked_defaults
 from infhess.optim.stepping import advance
-from infhess.optim.watching import Watching
 
 
-class RateFree(Averaging, Watching, Joining):
+class RateFree(AveragingOptimizer, Joinable):
     """An optimizer for nets that has no learning rate to set.
 
     z moves by the scaled gradient Dg, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x (Defazio et al.
@@ -55,7 +54,7 @@ class RateFree(Averaging, Watching, Joining):
         eps: Adam's ε, in units of the root mean square of the gradient, the largest so far; 1e-3 by default. With the diagonal
             scaling, of the last gradient that was probed; 1e-8.
         maximize: go up.
-        points: the batch size of a process, where a training pass does not tell; 32 is assumed without.
+        points: the batch size of a process, where it cannot be read from a training pass; 32 by default.
 
     Call `observe(loss, batch)` between backward and step, with each batch. Evaluate and save the model within `averaged()`, or
     after `finish()`: the averaged weights are the result. Weights changed by hand between steps are not taken over.
@@ -90,7 +89,6 @@ class RateFree(Averaging, Watching, Joining):
         points: int | None = None,
     ) -> None:
         defaults = checked_defaults(scaling, weight_decay, betas, lr, eps) | {"maximize": maximize}
-        self._prober = Prober(SCALINGS[scaling].rule)
         self.points = None if points is None else count(points, "points")
         self.report: RateReport | None = None  # of the last curvature probe
         super().__init__(params, defaults)
@@ -98,8 +96,6 @@ class RateFree(Averaging, Watching, Joining):
 
     # What a second run of a closure is within: callbacks keep it from logging twice.
     around_second_run: Callable[[], AbstractContextManager[Any]] = nullcontext
-
-    # ---- the learning rate
 
     @property
     def rate(self) -> Rate:
@@ -116,14 +112,14 @@ class RateFree(Averaging, Watching, Joining):
         """Whether curvature is probed at the coming step."""
         return self._rate_state.due and self._ready
 
-    def _read(self, probe: Probe | DifferenceProbe) -> Reading:
+    def _read(self, probe: AnyProbe) -> Reading:
         """A probe, along the direction of the coming step."""
         for p in probe.params:
             if p not in self.state:  # frozen until now
                 self.state[p] = self._fresh(p)
         reading = read(probe, self.param_groups, self._scaler, self._rate_state)
         if probe.norms is not None:
-            self._norms = probe.norms
+            self._kept.norms = probe.norms
         return reading
 
     @full_precision
@@ -142,7 +138,7 @@ class RateFree(Averaging, Watching, Joining):
             loss: batch ↦ scalar, the mean loss of a batch; it closes over the model.
             batch: the one that the gradient is of. With gradient accumulation, call it for each micro-batch; or for the last
                 one alone, with `points`.
-            points: data points that this call stands for, where the batch does not tell.
+            points: data points that this call stands for, where they cannot be read from the batch.
             products: "exact", or "difference" for losses that cannot be differentiated twice.
             generator: for dropout masks.
 
@@ -152,30 +148,29 @@ class RateFree(Averaging, Watching, Joining):
         self._outside("observe")
         self._outside_watch("observe")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.observe")
-        started = time.perf_counter()
-        due = self._prober.expects(lambda: size_of(batch) if points is None else count(points, "points"))
+        prober, params = self._prober, self._params
+        due = prober.expects(lambda: size_of(batch) if points is None else count(points, "points"))
         if not due or not self._ready:
-            self._keep(loss, batch)
+            self._kept.add(loss, batch, params)
             return None
+        source = partial(Hessian, loss, params(), [batch], products=products, points=points)
         try:
-            self._prober.attempt(lambda: self._prober.add(loss, self._params(), batch, points, products, generator))
-            before, probes = self._rate_state.allowed, self._prober.complete and not self._join_config.enable
-            notes = self._prober.begin(self._read, self._params()) if probes else ()
+            prober.attempt(lambda: prober.add(batch, lambda masks: source(generator=generator or masks)))
+            probes = prober.complete and not self._join_config.enable
+            report = prober.begin(self._read, params()) if probes else None
         except BaseException:
-            self._prober.reset()
+            prober.reset()
             raise
-        self._prober.attempt(lambda: self._keep(loss, batch))
-        if not probes:
-            return None
-        self.report = self._prober.report(notes, before, started)
-        return self.report
+        prober.attempt(lambda: self._kept.add(loss, batch, params))
+        self.report = report or self.report
+        return report
 
     @contextmanager
     def watch(self, *, points: int | None = None) -> Iterator[None]:
         """Around the forward and backward pass of training, in a loop without a closure; then `step()`.
 
         On the steps at which curvature is probed, one in eighty, the gradient's graph is kept and the Hessian-vector product
-        is taken in `step`. Else nothing happens. With gradient accumulation, watch each micro-batch.
+        is taken in `step`. On all others nothing happens. With gradient accumulation, watch each micro-batch.
 
         Args:
             points: the batch size. By default it is the leading dimension of what the model's parameters are applied to.
@@ -183,21 +178,27 @@ class RateFree(Averaging, Watching, Joining):
         """
         self._to_train("watch")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.watch")
-        known = None if points is None else count(points, "points")
-        with self._open_watch(), self._training_pass() as done:
+        with self._watch(points):
             yield
-        self._prober.take(done, known or self.points)
 
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
         """What keeps the graph, where curvature is probed at the coming step."""
         return TrainingPass(self._params(), joined=self._join_config.enable) if self._probes else nullcontext()
 
+    def _take(self, done: TrainingPass | None, points: int | None) -> None:
+        self._prober.take(done, points or self.points)
+
+    @property
+    def _micro_batches(self) -> int:
+        return self._prober.micro_batches
+
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's. A batch that was observed and never stepped with, for a gradient that is not finite, is skipped."""
-        grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
-        if self._prober.micro_batches and grads and not (self._sharded or math.isfinite(length([grads]))):
-            self._prober.reset()
-            self._rate_state.skip(finite=False)
+        """As torch's. A batch that was observed without a step, because its gradient was not finite, is dropped."""
+        if self._prober.micro_batches and not self._sharded:
+            grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
+            if grads and not math.isfinite(length([grads])):
+                self._prober.reset()
+                self._rate_state.skip(finite=False)
         super().zero_grad(set_to_none)
 
     # ---- a step
@@ -215,7 +216,7 @@ class RateFree(Averaging, Watching, Joining):
             self._to_train("step")
             random_state = torch.get_rng_state() if self._probes else None
             with torch.enable_grad():
-                loss = self._run(closure)
+                loss = self._run(closure, graph=not (self._sharded or self._rate_state.differences))
         self._outside_watch("step")  # a closure may end it, as Lightning's does
         if closure and random_state is not None and (self._rate_state.differences or self._sharded):
             self._difference(closure, random_state)
@@ -235,27 +236,17 @@ class RateFree(Averaging, Watching, Joining):
                     self.report = replace(self.report, notes=(note, *self.report.notes))
         return loss
 
-    def _run(self, closure: Callable[[], Any]) -> Any:
-        """Training's own forward and backward pass, watched; unless the closure observes by itself."""
-        if self._prober.micro_batches or self._watching:
-            return closure()
-        with nullcontext() if self._sharded or self._rate_state.differences else self._training_pass() as done:
-            loss = closure()
-        if not self._prober.micro_batches:
-            self._prober.take(done, self.points)
-        return loss
-
     def _difference(self, closure: Callable[[], Any], random_state: Tensor | None) -> None:
         """The coming probe is a second run of the closure."""
         assert random_state is not None
         distance = self._rate_state.distance(self.param_groups[0]["betas"][0])
-        gradient, points = partial(gradient_of, scaler=self._scaler), int(self._rate_state.observed)
+        points = int(self._rate_state.observed)
 
         def again() -> None:
             with self.around_second_run():
                 closure()
 
-        self._prober.again = DifferenceProbe(self._params(), again, random_state, gradient, distance, points)
+        self._prober.again = DifferenceProbe(self._params(), self.state, again, random_state, distance, points)
 
     def _step(self) -> None:
         parts = [part for part in map(live, self.param_groups) if part.params]
@@ -264,15 +255,12 @@ class RateFree(Averaging, Watching, Joining):
         self._rate_state.check_observed()
         if self._probes and not self._sharded:
             self._prober.expect_of_all()
+        gradient = sharded.length_of([(part.grads, part.params) for part in parts])
         if self._join_config.enable:
             Join.notify_join_context(self)
-        gradient, before, started = length_of(parts), self._rate_state.allowed, time.perf_counter()
-        if self._join_config.enable:
             probing(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self._params())
-        notes = self._prober.finish(gradient, self._read, self._params())
+        self.report = self._prober.finish(gradient, self._read, self._params()) or self.report
         state, scaler = self._rate_state, self._scaler
-        if notes is not None:
-            self.report = self._prober.report(notes, before, started)
         if 0 < gradient < math.inf and not self._ready:
             for part in parts:
                 self._owns(part.params)
@@ -284,13 +272,30 @@ class RateFree(Averaging, Watching, Joining):
             return
         advance(parts, [self._owns(part.params) for part in parts], scaler, state, self._size)
 
-    # ---- copies
+    # ---- copies, and processes that run out of data before others
 
     def __getstate__(self) -> dict[str, Any]:
-        state = replace(self._rate_state, averaged=float(self._inside or self._rate_state.averaged))
-        kept = {"_prober": Prober(self._scaling.rule, state), "points": self.points, "report": self.report}
-        return {**super().__getstate__(), **kept}
+        return {**super().__getstate__(), "points": self.points, "report": self.report}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         Joinable.__init__(self)
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """For `torch.distributed.algorithms.Join([model, opt])`."""
+
+        def state() -> list[Tensor]:
+            self._publish(self._rate_state)
+            return [t for p in self._params() for _, t in sorted(self.state[p].items())]
+
+        return ShadowSteps(self._params, state, lambda: self._take_scalars(self.state[self._params()[0]][NUMBERS]))
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where the parameters are."""
+        return self._params()[0].device
+
+    @property
+    def join_process_group(self) -> Any:
+        """All processes."""
+        return torch.distributed.group.WORLD

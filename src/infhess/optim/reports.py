@@ -81,15 +81,8 @@ class Report:
 
     def as_dict(self) -> dict[str, float]:
         """Numbers by name, for TensorBoard or any logger."""
-        row = {
-            "step": self.step,
-            "products": float(self.products),
-            "product_points": float(self.product_points),
-            "data_points": float(self.data_points),
-            "seconds": self.seconds,
-            "notes": float(len(self.notes)),
-            **({"step/std": self.step_std} if self.step_std == self.step_std else {}),
-        }
+        row = {"step": self.step, **_cost(self)}
+        row |= {"step/std": self.step_std} if self.step_std == self.step_std else {}
         for i, (value, std) in enumerate(zip(self.values.tolist(), self.std.tolist()), 1):
             row |= {f"value/{i}": value} | ({f"std/{i}": std} if std == std else {})
         return row
@@ -139,16 +132,13 @@ class RateReport:
     product_points: int
     seconds: float
     notes: tuple[str, ...] = ()
-    data_points: int = 0  # nothing is read beside training
+    data_points: int = 0  # training reads all batches anyway
 
     def as_dict(self) -> dict[str, float]:
         """Numbers by name, for TensorBoard or any logger."""
         low, high = self.rate.interval()
-        return {
-            "rate": self.rate.value, "rate/low": low, "rate/high": high, "rate/allowed": self.allowed,
-            "products": float(self.products), "product_points": float(self.product_points),
-            "data_points": float(self.data_points), "seconds": self.seconds, "notes": float(len(self.notes)),
-        }  # fmt: skip
+        rates = {"rate": self.rate.value, "rate/low": low, "rate/high": high, "rate/allowed": self.allowed}
+        return rates | _cost(self)
 
     def plot(self, ax: Any = None) -> Any:
         """The rate with its 95 % interval, and what curvature allows for; needs matplotlib. Returns the axes."""
@@ -163,3 +153,8 @@ class RateReport:
         columns = self.as_dict()
         rows = [[f"{v:.4g}" for v in columns.values()]]
         return _draw.table(repr(self.rate), list(columns), rows) + "".join(f"<p>{escape(n)}</p>" for n in self.notes)
+
+
+def _cost(report: Report | RateReport) -> dict[str, float]:
+    numbers = {name: float(getattr(report, name)) for name in ("products", "product_points", "data_points", "seconds")}
+    return numbers | {"notes": float(len(report.notes))}

@@ -11,65 +11,55 @@ import torch
 from torch import Tensor, distributed
 
 from infhess._checks import small_dtype
-from infhess.curvature.flat import length, widened
+from infhess.curvature.flat import length, real, widened
 
 
 def is_sharded(x: Tensor) -> bool:
-    """Whether a tensor is a DTensor; that module takes long to import, and there is none before it was."""
+    """Whether a tensor is a DTensor. That module takes long to import; before that there are no DTensors."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
 
 
-def local(x: Tensor) -> Tensor:
+def local(x: Any) -> Tensor:
     """The part of a tensor that is of this process, in the same memory."""
-    given: Any = x
-    found: Tensor = given.to_local() if is_sharded(x) else x
+    found: Tensor = x.to_local() if is_sharded(x) else x
     return found
 
 
-def laid_out(x: Tensor, like: Tensor) -> Tensor:
+def laid_out(x: Any, like: Any) -> Tensor:
     """A DTensor in the placements of another; gradients may still be sums over processes."""
-    given: Any = x
-    wanted: Any = like
-    found: Tensor = given.redistribute(placements=wanted.placements)
+    found: Tensor = x.redistribute(placements=like.placements)
     return found
 
 
-def gathered(x: Tensor, p: Tensor) -> Tensor:
-    """All of a tensor of which x is the local part, laid out as the parameter p is."""
+def gathered(x: Tensor, p: Any) -> Tensor:
+    """All of a tensor, with x the local part, laid out as the parameter p is."""
     from torch.distributed.tensor import DTensor
 
-    like: Any = p
-    shape, stride = (torch.Size(p.shape), p.stride())
-    whole: Tensor = DTensor.from_local(x, like.device_mesh, like.placements, shape=shape, stride=stride).full_tensor()
-    return whole
+    shape, stride = torch.Size(p.shape), p.stride()
+    return whole(DTensor.from_local(x, p.device_mesh, p.placements, shape=shape, stride=stride))
 
 
-def part(whole: Tensor, p: Tensor) -> Tensor:
+def whole(x: Any) -> Tensor:
+    """All of a tensor, in every process that has a part of it."""
+    found: Tensor = x.full_tensor()
+    return found
+
+
+def part(whole: Tensor, p: Any) -> Tensor:
     """The local part of a tensor that every process has, laid out as the parameter p is; nothing is sent."""
     from torch.distributed.tensor import DTensor, Replicate
 
-    like: Any = p
-    everywhere = DTensor.from_local(whole, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
-    found: Tensor = everywhere.redistribute(placements=like.placements).to_local()
-    return found
+    everywhere = DTensor.from_local(whole, p.device_mesh, [Replicate()] * p.device_mesh.ndim, run_check=False)
+    return local(laid_out(everywhere, p))
 
 
-def spread(t: Tensor, p: Tensor) -> Tensor:
-    """Zeros of the shape of t, of which each process that has a part of p holds some rows."""
+def spread(t: Tensor, p: Any) -> Tensor:
+    """Zeros of the shape of t; each process that has a part of p holds some rows."""
     from torch.distributed.tensor import Replicate, Shard, zeros
 
-    like: Any = p
-    placements = [Shard(0) if placement.is_shard() else Replicate() for placement in like.placements]
-    found: Tensor = zeros(*t.shape, dtype=t.dtype, device_mesh=like.device_mesh, placements=placements)
-    return found
-
-
-def whole(x: Tensor) -> Tensor:
-    """All of a tensor, in every process that has a part of it."""
-    given: Any = x
-    found: Tensor = given.full_tensor()
-    return found
+    placements = [Shard(0) if placement.is_shard() else Replicate() for placement in p.placements]
+    return zeros(*t.shape, dtype=t.dtype, device_mesh=p.device_mesh, placements=placements)
 
 
 def shared(p: Tensor, first: int) -> Callable[..., tuple[Tensor, ...]]:
@@ -111,13 +101,11 @@ def total(values: Sequence[float], params: Sequence[Tensor]) -> float:
     return found
 
 
-def _groups(p: Tensor) -> tuple[Any, ...]:
+def _groups(p: Any) -> tuple[Any, ...]:
     """The groups of processes that have different parts of a parameter."""
     if not is_sharded(p):
         return ()
-    sharded: Any = p
-    mesh = sharded.device_mesh
-    return tuple(mesh.get_group(i) for i, placement in enumerate(sharded.placements) if placement.is_shard())
+    return tuple(p.device_mesh.get_group(i) for i, placement in enumerate(p.placements) if placement.is_shard())
 
 
 def length_of(groups: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]) -> float:
@@ -134,6 +122,11 @@ def lengths(tensors: Sequence[Tensor], params: Sequence[Tensor]) -> list[float]:
     if not any(map(is_sharded, params)):
         return [float(n) for n in norms]
     return [math.sqrt(total([float(n) ** 2], [p])) for n, p in zip(norms, params)]
+
+
+def size_of(params: Sequence[Tensor]) -> float:
+    """|w|."""
+    return length_of([([local(real(p.detach())) for p in params], params)])
 
 
 def check_whole(params: Sequence[Tensor], name: str) -> None:

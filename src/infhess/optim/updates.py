@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batches import Batch
 from infhess.optim.base_optimizers import adaptive, decay, moved, rate_is_known, sqrt_scaling
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.controllers.measured import FRESH, Step, measured_step
+from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest_curvature
 from infhess.preconditioners import build
 from infhess.preconditioners.build import Built
 from infhess.preconditioners.scaling import Scaling
+
+# Fresh batches that a step is measured on, and Lanczos iterations on each.
+FRESH, ITERATIONS = 4, 6
+# Without convexity: the longest step relative to |w|, the first relative to |w|, and the growth from one estimate to the next.
+LONGEST, FIRST, GROWTH = 0.03, 0.01, 4.0
+# With convexity: the longest step relative to the longest of the batches probed, since losses other than quadratics may
+# curve more where a step leads.
+LONGER = 3.0
+
+
+class Step(NamedTuple):
+    """P², what multiplies P²g (NaN: the base's own rate), the longest |Δw|, and notes."""
+
+    scaling: Scaling
+    step: float
+    limit: float = math.inf
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,23 +74,65 @@ class Update:
 
     def step(self, source: Hessian, found: Built) -> Step:
         """The step of the chosen kind, and P² with the factor that goes with it."""
-        scaling = found.scaling
-        if self.step_length == "keep":
-            plain = self.method == "paper" or adaptive(self.base)  # Adam's own rate is for gradients of its own scale
-            return Step(replace(scaling, factor=1.0) if plain else scaling, math.nan)
+        scaling, without_factor = found.scaling, replace(found.scaling, factor=1.0)
+        if self.step_length == "keep":  # Adam's own rate is for gradients of its own scale
+            return Step(without_factor if self.method == "paper" or adaptive(self.base) else scaling, math.nan)
         if self.step_length == "paper":
-            return self._paper_step(scaling, found)
+            if not math.isnan(found.step):  # 1/b0 for the paper's layers
+                return Step(scaling, found.step)
+            # α² = Σ₁/Σ_k times the base's rate.
+            alpha2 = scaling.factor if self.method == "paper" else float(found.values[0]) * scaling.factor
+            if adaptive(self.base):
+                return Step(without_factor, alpha2 * self.state.base_rate)
+            return Step(replace(scaling, factor=alpha2), math.nan)
         if not rate_is_known(self.base):
             kept = f"{type(self.base).__name__} keeps its rate, which does not multiply a known scaling of gradients"
-            return Step(replace(scaling, factor=1.0), math.nan, math.inf, (kept,))
+            return Step(without_factor, math.nan, math.inf, (kept,))
         w = source.flat.pack([p.detach() for p in source.flat.live])
         return measured_step(source, scaling, self.state, w, decay(self.base, scaling.root))
 
-    def _paper_step(self, scaling: Scaling, found: Built) -> Step:
-        """α² times the base's rate, α² = Σ₁/Σ_k; or 1/b0 for the paper's layers."""
-        if not math.isnan(found.step):
-            return Step(scaling, found.step)
-        alpha2 = scaling.factor if self.method == "paper" else float(found.values[0]) * scaling.factor
-        if adaptive(self.base):
-            return Step(replace(scaling, factor=1.0), alpha2 * self.state.base_rate)
-        return Step(replace(scaling, factor=alpha2), math.nan)
+
+def measured_step(source: Hessian, scaling: Scaling, state: ControllerState, w: Tensor, decay: float) -> Step:
+    """1/λmax(P²B), the mean over a few fresh batches; bounded once negative curvature has been seen.
+
+    Weight decay is added to λmax: the base applies it at the same rate, outside of P. Where batches have few points the mean
+    is that of λ² over that of λ: in the mean square, steps on single points are stable up to twice its inverse.
+    """
+    found, last, size = _probes(source, scaling)
+    mean = sum(f.value for f in found) / len(found)
+    value = sum(f.value**2 for f in found) / len(found) / mean if size < SMALL else mean
+    longest = max(f.length for f in found)
+    if not (any(f.negative for f in found) or state.nonconvex):
+        rate = backtracked(source, last, source.local(last), scaling, 1 / (value + decay))
+        return Step(scaling, rate / scaling.factor, LONGER * rate * longest)
+    state.nonconvex = 1.0
+    return _bounded(scaling, 1 / (value + decay), state, float(torch.linalg.vector_norm(w)), longest)
+
+
+def _probes(source: Hessian, scaling: Scaling) -> tuple[list[Largest], Batch, int]:
+    """λmax(P²B) on fresh batches, at least four and 32 points, without zero gradients; the last batch, points of one."""
+    found: list[Largest] = []
+    last, points, tries, failure = None, 0, 0, None
+    while (len(found) < FRESH or points < SMALL) and tries < 4 * FRESH + SMALL:
+        batch = source.draw()
+        tries += 1
+        try:
+            found.append(largest_curvature(source, source.local(batch), scaling, ITERATIONS))
+            points, last = points + source.points_of(batch), batch
+        except NothingSeenError as error:
+            failure = error
+    if not found:
+        raise failure or NothingSeenError("no batch to measure a step on")
+    return found, last, points // len(found)
+
+
+def _bounded(scaling: Scaling, rate: float, state: ControllerState, size: float, length: float) -> Step:
+    """A rate that moves w by a hundredth at first, and grows at most fourfold from one estimate to the next."""
+    notes = ["negative curvature was seen: steps are kept below 3 % of |w|"]
+    before = state.step * state.factor if state.active else math.nan
+    most = GROWTH * before if before > 0 else FIRST * size / length if size > 0 else math.inf
+    if rate > most:
+        notes.append(f"curvature allows for a rate of {rate:.3g}; it is held at {most:.3g} until the next estimate")
+        rate = most
+    limit = LONGEST * size if size > 0 else math.inf
+    return Step(scaling, rate / scaling.factor, limit, tuple(notes))

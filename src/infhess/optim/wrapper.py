@@ -1,54 +1,72 @@
-"""A torch optimizer around another: shared groups, one state dict, gradients and rates changed during a step."""
+"""A torch optimizer around another: shared groups, one state dict, and what was learnt about curvature."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess._precision import full_precision_step
-from infhess.curvature.flat import real
+from infhess._precision import full_precision, full_precision_step
+from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batches import Batch
+from infhess.lowrank import Operator
 from infhess.optim.base_optimizers import adaptive, bare_step, made_with_rate
-from infhess.optim.checkpoint import Checkpointed
+from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
+from infhess.optim.controllers.context import Decision
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.preconditioning.directions import PREFIX, PreconditionerState, like_of, parted
-from infhess.optim.preconditioning.layers import blocks_of
+from infhess.optim.preconditioning.directions import PREFIX, PreconditionerState, like_of, numbers, split_entries
 from infhess.optim.preconditioning.scaled_step import scaled_step
-from infhess.optim.watching import Watching
+from infhess.optim.sharded import check_whole
 from infhess.preconditioners.scaling import Scaling
 
 # The size of all directions together, at most, by default: 1 GiB in single precision.
 LARGEST_BASIS = 2**28
 
 
-class Wrapper(Checkpointed, Watching):
-    """The base with gradients (I − U diag(gain) Uᵀ)g and the learning rate step·lr/lr₀; the base itself until it is active.
-
-    It owns what was learnt about curvature; everything else belongs to the base.
-    """
-
-    _settings: tuple[str, ...] = ()  # further attributes to be copied and pickled
+class Wrapper(CurvatureOptimizer):
+    """Owns what was learnt about curvature; everything else belongs to the base."""
 
     def __init__(self, base: torch.optim.Optimizer, rank: int | None, blocks: str) -> None:
-        _checked_base(base)
-        self.base, self.blocks, self.rank = base, blocks, rank or default_rank(base)
-        self._learnt, self._linked = PreconditionerState(self.rank), False
-        self._published = False  # whether the names of what was learnt are in `state`
+        _check_base(base)
+        self.base, self.blocks, self._linked = base, blocks, False
         super().__init__(base.param_groups, base.defaults)
         self._link(self.param_groups, base.state)
+        self.rank = rank or max(1, min(32, LARGEST_BASIS // max(self._size(), 1)))
+        self._learnt = PreconditionerState(self.rank, blocks)
+        self._published = False  # whether the names of what was learnt are in `state`
         self._state.base_rate = made_with_rate(self.param_groups)
 
     @property
     def _state(self) -> ControllerState:
         return self._learnt.controller
 
+    def _size(self) -> int:
+        """Real numbers in all parameters."""
+        return sum(numbers(self._params()))
+
     def _link(self, groups: list[dict[str, Any]], state: Any) -> None:
         """The base and the wrapper share groups and state."""
         self.param_groups = self.base.param_groups = groups
         self.state = self.base.state = state
         self._linked = True
+
+    @property
+    @full_precision
+    def preconditioner(self) -> Operator:
+        """P² as an operator on flat gradients, in the order of the parameters; the identity before the first estimate."""
+        return self._learnt.scaling(self.param_groups).operator()
+
+    @property
+    @full_precision
+    def due(self) -> bool:
+        """Whether curvature along the steps has left what was predicted, so that it is time for another `update`."""
+        if not self._state.directions:
+            return False
+        own = self._learnt.blocks
+        return self._learnt.drift.due(torch.cat([o.values for o in own]), torch.cat([o.gain for o in own]))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """One more group for the base. Everything learnt so far is forgotten: it was about another set of parameters."""
@@ -68,10 +86,9 @@ class Wrapper(Checkpointed, Watching):
 
     def allocate(self) -> None:
         """Allocate directions now: distributed checkpoints restore only what has memory waiting for it."""
-        self._learnt.allocate(self._params(), self._blocks())
+        self._learnt.allocate(self.param_groups)
         if adaptive(self.base) and self._learnt.root is None:
-            self._learnt.root = torch.ones(size_of(self.base)).to(like_of(self._params()))
-        self._published = False
+            self._learnt.root = torch.ones(self._size()).to(like_of(self._params()))
         self._publish()
 
     # ---- a step
@@ -82,9 +99,10 @@ class Wrapper(Checkpointed, Watching):
         loss = None
         if closure is not None:
             with torch.enable_grad():
-                loss = self._run(closure)
+                loss = self._run(closure) if self._drives else closure()
         self._outside_watch("step")  # a closure may end it, as Lightning's does
-        self._before_step()
+        if self._micro_batches:
+            self._before_step()
         if not self._state.active:
             bare_step(self.base)
         else:
@@ -94,19 +112,59 @@ class Wrapper(Checkpointed, Watching):
             self._publish()
         return loss
 
-    def _run(self, closure: Callable[[], Any]) -> Any:
-        """Training's own forward and backward pass."""
-        return closure()
+    @property
+    def _drives(self) -> bool:
+        """Whether training passes decide on the steps."""
+        raise NotImplementedError
 
     def _before_step(self) -> None:
-        """What is left to do once gradients are final."""
+        """Micro-batches were seen, and gradients are final."""
+        raise NotImplementedError
+
+    def _install(self, scaling: Scaling) -> None:
+        """Take P² into use; the base's momentum, gathered under another P², is set to zero."""
+        for p in self._params():
+            for name in ("momentum_buffer", "exp_avg"):
+                if isinstance(self.state.get(p, {}).get(name), Tensor):
+                    self.state[p][name].zero_()
+        self._learnt.install(self.param_groups, scaling)
+        self._published = False
+
+    def _follow(self, decision: Decision) -> None:
+        """Do what a controller has decided."""
+        state = self._state
+        if decision.scaling is not None:
+            self._install(decision.scaling)
+        if not math.isnan(decision.rate):
+            state.active, state.step = 1.0, decision.rate / state.factor
+        state.limit, state.momentum = decision.limit, decision.momentum
+
+    def _source(self, loss: Loss, batches: Iterable[Batch], **options: Any) -> Hessian:
+        """The curvature of what is minimised: of −loss where the base maximises. Options are those of `Hessian`."""
+        params = self._params()
+        check_whole(params, "Preconditioned")
+        if not callable(loss):
+            raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
+        signs = {bool(group.get("maximize", False)) for group in self.param_groups}
+        if len(signs) > 1:
+            raise ValueError("expected all groups to minimise, or all to maximise")
+        self._learnt.check_sizes(params)
+        minimised = (lambda batch: -loss(batch)) if signs.pop() else loss
+        return Hessian(minimised, params, batches, **options)
+
+    def _check_rates(self) -> None:
+        if not self._state.base_rate > 0:
+            raise ValueError(
+                f"lr: expected a rate above 0 when the base is made, of whatever size, got {self._state.base_rate:g}; "
+                "a measured step is applied relative to it"
+            )
 
     # ---- copies and checkpoints
 
     def _publish(self) -> None:
-        """Put what was learnt into `state`, beside the base's own, for tools that read the names of a checkpoint off it.
+        """Put what was learnt into `state`, next to the base's own, for tools that read the names of a checkpoint from it.
 
-        Not before the base has made its own state of a parameter: many do so only where they find none at all.
+        Only once the base has made its own state of a parameter: many do so only where they find none at all.
         """
         params = self._params()
         ready = [isinstance(self.base, torch.optim.SGD) or bool(self.state.get(p)) for p in params]
@@ -116,7 +174,7 @@ class Wrapper(Checkpointed, Watching):
         self._published = all(ready)
 
     def state_dict(self) -> dict[str, Any]:
-        """The base's state and groups, and beside it for each parameter the directions, gains and scalars."""
+        """The base's state and groups; and for each parameter the directions, gains and scalars."""
         base_state, params = self.state, self._params()
         ours = zip(params, self._learnt.entries(params))
         both: Any = {**base_state, **{p: {**base_state.get(p, {}), **entries} for p, entries in ours}}
@@ -128,8 +186,8 @@ class Wrapper(Checkpointed, Watching):
 
     def _accept(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Hand the base its part of a checkpoint, and keep the wrapper's until the base has accepted its own."""
-        theirs, ours = parted(state_dict["state"])
-        names = self._names(state_dict)
+        theirs, ours = split_entries(state_dict["state"])
+        names = params_of(state_dict["param_groups"])  # a checkpoint has names in the place of parameters
         for name, p in zip(names, self._params()):
             self._learnt.check(name, p, ours.get(name, {}))
         self._incoming = [ours.get(name, {}) for name in names]
@@ -137,13 +195,13 @@ class Wrapper(Checkpointed, Watching):
 
     def _adopt(self, incoming: Any) -> None:
         """What was learnt, or nothing: then the learning rates are those of a bare base."""
-        self._learnt.adopt(self._params(), self._blocks(), incoming)
+        self._learnt.adopt(self.param_groups, incoming)
         if not any(incoming):
             self._state.base_rate = made_with_rate(self.param_groups)
         self._published = False
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("base", "rank", "blocks", "_learnt", "_linked", *self._settings)
+        names = ("base", "rank", "blocks", "_learnt", "_linked")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -152,39 +210,8 @@ class Wrapper(Checkpointed, Watching):
         self.base.__setstate__({"state": self.state, "param_groups": self.param_groups})
         self._link(self.base.param_groups, self.base.state)
 
-    # ---- between flat vectors and parameters
 
-    def _blocks(self) -> list[list[int]]:
-        named = all("param_names" in group for group in self.param_groups)
-        names = [name for group in self.param_groups for name in group["param_names"]] if named else None
-        return blocks_of(self._params(), names, self.blocks)
-
-    def _install(self, scaling: Scaling) -> None:
-        """Take P² into use; the base's momentum, gathered under another P², is set to zero."""
-        for p in self._params():
-            for name in ("momentum_buffer", "exp_avg"):
-                if isinstance(self.state.get(p, {}).get(name), Tensor):
-                    self.state[p][name].zero_()
-        self._learnt.install(self._params(), self._blocks(), scaling)
-        self._state.active = 1.0
-        self._published = False
-
-    def _scaling(self) -> Scaling:
-        """P² as it is in use."""
-        return self._learnt.scaling(self._params(), self._blocks())
-
-
-def default_rank(base: torch.optim.Optimizer) -> int:
-    """32, or as many directions as 1 GiB of single precision holds."""
-    return max(1, min(32, LARGEST_BASIS // max(size_of(base), 1)))
-
-
-def size_of(base: torch.optim.Optimizer) -> int:
-    """Numbers in all parameters."""
-    return sum(real(p.detach()).numel() for group in base.param_groups for p in group["params"])
-
-
-def _checked_base(base: Any) -> None:
+def _check_base(base: Any) -> None:
     if not isinstance(base, torch.optim.Optimizer):
         raise TypeError(f"base: expected a torch.optim.Optimizer, got {type(base).__name__}")
     if isinstance(base, torch.optim.LBFGS | Wrapper):

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from itertools import chain
 
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from infhess.curvature.batches import mapped, size_of
+from infhess.curvature.batches import Batch, mapped, size_of
 from infhess.curvature.untouched import untouched
+from infhess.optim.checkpoint import Loss
 
-Recent = tuple[Callable[[Any], Tensor], Any]  # a loss, and a batch for it
+Params = Callable[[], Sequence[Tensor]]
+Recent = tuple[Loss, Batch]
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+# Batches kept for the statistics at the averaged weights, where there are BatchNorm layers.
+KEPT = 16
+
+
+class KeptBatches:
+    """The last batches that were observed, kept where the loss runs through BatchNorm layers."""
+
+    def __init__(self) -> None:
+        self.recent: deque[Recent] = deque(maxlen=KEPT)
+        self.norms: list[_BatchNorm] | None = None  # None: not known yet
+
+    def add(self, loss: Loss, batch: Batch, params: Params) -> None:
+        """One more, without graphs."""
+        if self.norms is None:
+            self.norms = norms_in(loss, batch, params())
+        if self.norms:
+            self.recent.append((loss, kept(batch)))
+
+    def to_gather(self, loss: Loss | None, batches: Iterable[Batch], params: Params) -> Iterable[Recent]:
+        """The given batches, or the last that were observed."""
+        if loss is not None:
+            given = iter(batches)
+            first = next(given, None)
+            if first is None:
+                raise ValueError("batches: expected at least one batch for BatchNorm's statistics, got none")
+            self.norms = self.norms or norms_in(loss, first, params())
+            return ((loss, batch) for batch in chain([first], given))
+        if not isinstance(batches, tuple) or batches:
+            raise ValueError("batches: expected a loss with them, as in averaged(loss, batches)")
+        return list(self.recent)
 
 
 class Statistics:
@@ -58,15 +91,17 @@ def _write(norm: _BatchNorm, values: Sequence[Tensor]) -> None:
         getattr(norm, name).data.copy_(value)
 
 
-def norms_in(loss: Callable[[Any], Tensor], batch: Any, params: Sequence[Tensor]) -> list[_BatchNorm]:
+def norms_in(loss: Loss, batch: Batch, params: Sequence[Tensor]) -> list[_BatchNorm]:
     """The BatchNorm layers that a loss runs through, by one forward pass that leaves nothing behind."""
     with untouched(params, 0) as watch:
         loss(batch)
     return watch.norms
 
 
-def kept(batch: Any) -> Any:
+def kept(batch: Batch) -> Batch:
     """A batch without graphs."""
-    return mapped(
-        lambda parts: parts[0].detach() if isinstance(parts[0], Tensor) else parts[0], [batch], size_of(batch)
-    )
+
+    def detached(parts: Sequence[Tensor]) -> Tensor:
+        return parts[0].detach() if isinstance(parts[0], Tensor) else parts[0]
+
+    return mapped(detached, [batch], size_of(batch))

@@ -10,12 +10,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from infhess.curvature.batch_source import BatchSource, Hessian
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
-from infhess.curvature.flat import dense, flattened, real
+from infhess.curvature.flat import dense, flattened
 from infhess.optim.base_optimizers import adaptive, sqrt_scaling
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.preconditioning.directions import like_of, wide
+from infhess.optim.preconditioning.directions import like_of
 from infhess.optim.rate.probe import Probe
 from infhess.preconditioners.scaling import Scaling
 
@@ -52,20 +52,18 @@ class Context:
         """Curvature of the micro-batches of this step, one by one."""
         return self.make_probe()
 
-    @property
-    def products(self) -> int:
-        """Hessian-vector products taken for this decision."""
-        return sum(source.products for source in self._sources())
+    @cached_property
+    def scaling(self) -> Scaling:
+        """P² as it is in use."""
+        return self.make_scaling()
 
     @property
-    def product_points(self) -> int:
-        """Data points that they were taken with."""
-        return sum(source.product_points for source in self._sources())
-
-    def _sources(self) -> list[BatchSource]:
-        """Those that were made."""
-        probe: Probe | None = self.__dict__.get("probe")
-        return [*filter(None, [self.__dict__.get("source")]), *(p.source for p in (probe.pieces if probe else ()))]
+    def cost(self) -> tuple[int, int]:
+        """Hessian-vector products taken for this decision, and the data points that they were taken with."""
+        products, points = self.probe.cost if "probe" in self.__dict__ else (0, 0)
+        if "source" not in self.__dict__:
+            return products, points
+        return products + self.source.products, points + self.source.product_points
 
     @cached_property
     def like(self) -> Tensor:
@@ -73,20 +71,9 @@ class Context:
         return like_of(self.params)
 
     @cached_property
-    def scaling(self) -> Scaling:
-        """P² as it is in use."""
-        return self.make_scaling()
-
-    @cached_property
     def adaptive(self) -> bool:
         """Whether the base scales gradients by itself."""
         return adaptive(self.base)
-
-    @cached_property
-    def gradient_length(self) -> float:
-        """|g| of the coming step; 0 without gradients."""
-        g = self.gradient
-        return 0.0 if g is None else float(torch.linalg.vector_norm(g))
 
     @cached_property
     def gradient(self) -> Tensor | None:
@@ -97,16 +84,20 @@ class Context:
         return self._flat([torch.zeros_like(p) if g is None else dense(g) for p, g in zip(self.params, grads)])
 
     @cached_property
+    def gradient_length(self) -> float:
+        """|g| of the coming step; 0 without gradients."""
+        return 0.0 if self.gradient is None else float(torch.linalg.vector_norm(self.gradient))
+
+    @cached_property
     def weights(self) -> Tensor:
         """The parameters, flat."""
         return self._flat(self.params)
 
     def _flat(self, tensors: list[Tensor]) -> Tensor:
-        first = real(self.params[0])
-        return flattened(tensors, wide(first), first.device)
+        return flattened(tensors, self.like.dtype, self.like.device)
 
     def gradient_beside(self, own: Tensor) -> Tensor:
-        """g of the coming step, or the batch's `own` gradient where there is none, or one that is yet to be unscaled."""
+        """g of the coming step; the batch's `own` gradient where there is none, or where g was not unscaled yet."""
         g, most = self.gradient, SCALED * float(torch.linalg.vector_norm(own))
         return own if g is None or not self.gradient_length <= most else g.to(own)
 
@@ -126,20 +117,11 @@ class Context:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the optimizer is to do from here on.
+    """What the optimizer does from here on."""
 
-    Attributes:
-        rate: what multiplies P²g up to the factor of P²; NaN: as before, 0: no step is made.
-        limit: the longest step |Δw|.
-        momentum: around plain sgd.
-        scaling: another P²; None: as before.
-        values, notes: for a report; None where nothing was estimated.
-
-    """
-
-    rate: float = math.nan
-    limit: float = math.inf
-    momentum: float = 0.0
-    scaling: Scaling | None = None
-    values: Tensor | None = None
+    rate: float = math.nan  # multiplies P²g up to the factor of P²; NaN: as before, 0: no step is made
+    limit: float = math.inf  # the longest step |Δw|
+    momentum: float = 0.0  # around plain sgd
+    scaling: Scaling | None = None  # another P²; None: as before
+    values: Tensor | None = None  # for a report; None where nothing was estimated
     notes: tuple[str, ...] = ()

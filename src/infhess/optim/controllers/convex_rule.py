@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infhess.optim.base_optimizers import decay
+from infhess.optim.controllers import nonconvex
 from infhess.optim.controllers.context import Context, Decision
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.noise import count_noise_dominated, noise_limit
@@ -23,12 +24,10 @@ class ConvexRule:
     work: float = 60.0  # example-products of a build, for √T data points read
     smallest_pool: int = 32
     largest_pool: int = 512
-    longest: float = 3.0  # a step is at most so many times the longest that a probe saw
-    spike: float = 10.0  # a gradient so many times longer than at any probe calls for one
+    longest: float = 3.0  # the longest step, in units of the longest that a probe saw
+    spike: float = 10.0  # a gradient this many times longer than at any probe calls for one
     remembered: int = 8  # probes that the mean of the curvature goes back to
-    first_probes: int = (
-        4  # after a build; their mean is what curvature may drift from. One alone is off by a factor of ten
-    )
+    first_probes: int = 4  # after a build; curvature may drift from their mean. One alone is off by a factor of ten
     held: int = 2  # probes after a build at which the step is tried where it leads
     many: int = 128  # points of a batch beyond which probes are fewer and shorter
     at_build: tuple[int, int] = (2, 6)  # Lanczos iterations after a build: on many points, on few
@@ -53,12 +52,12 @@ def decide(c: Context) -> Decision:
             raise
         c.pool.clear()
         rate = math.nan if n.step > 0 else 0.0  # no step is made before a learning rate is known
-        return Decision(
-            rate, n.limit, n.momentum, None, c.source.like, (f"nothing was learnt from this batch: {error}",)
-        )
+        note = f"nothing was learnt from this batch: {error}"
+        return Decision(rate, n.limit, n.momentum, None, c.source.like, (note,))
     if n.nonconvex:
         c.pool.clear()
-        return done
+        then = nonconvex.decide(c)
+        return replace(then, notes=(*done.notes, *then.notes))
     if _build_is_due(c):
         c.pool.append(c.batch)
     return _with_step(c, done)
@@ -75,8 +74,8 @@ def _estimate(c: Context) -> Decision:
         note = "the step is that of the plain gradient until the first pool is read"
         return Decision(scaling=plain, values=c.source.like, notes=(note, *c.scaled_note(found.gradient)))
     few = n.probes * c.points < SMALL  # each of the first small batches is probed before it moves anything
-    rare = power_of_four if many else power_of_two
-    if few or rare(n.steps - n.steps_at_build) or not c.gradient_length <= RULE.spike * n.gradient_scale:
+    rare = is_power(4 if many else 2, n.steps - n.steps_at_build)
+    if few or rare or not c.gradient_length <= RULE.spike * n.gradient_scale:
         found = _probe(c, c.scaling, RULE.later[not many])
         return Decision(values=c.source.like, notes=c.scaled_note(found.gradient))
     return Decision()
@@ -114,9 +113,8 @@ def _build(c: Context) -> Decision:
         note = "negative curvature was seen: from here on the learning rate alone is followed"
         return Decision(values=found.values, notes=(note,))
     local = source.local(c.batch)
-    value = largest_curvature(
-        source, local, found.scaling, RULE.at_build[c.points <= RULE.many]
-    )  # nothing has changed if this fails
+    # Nothing has changed if this fails.
+    value = largest_curvature(source, local, found.scaling, RULE.at_build[c.points <= RULE.many])
     n.rate_limit = n.rate_limit if first else noise_limit(c, local, found.scaling) * _noise_brake(n)
     n.built_at, n.steps_at_build, n.probes, n.squares, n.longest = n.read, n.steps, 0, 0.0, 0.0
     _note(c, value, backtracked(source, c.batch, local, found.scaling, 1 / value.value))
@@ -168,12 +166,7 @@ def _noise_brake(n: ControllerState) -> float:
     return math.sqrt(1 + n.noise_dominated / RULE.noise_scale)
 
 
-def power_of_two(steps: float) -> bool:
-    """Whether this is 1, 2, 4, 8, …; NaN is not."""
+def is_power(base: int, steps: float) -> bool:
+    """Whether steps are 1, 2, 4, 8, … with the base 2, or 1, 4, 16, … with 4; NaN is not."""
     whole = int(steps) if steps == steps else 0
-    return whole > 0 and whole & (whole - 1) == 0
-
-
-def power_of_four(steps: float) -> bool:
-    """Whether this is 1, 4, 16, 64, …; NaN is not."""
-    return power_of_two(steps) and int(steps).bit_length() % 2 == 1
+    return whole > 0 and whole & (whole - 1) == 0 and (base == 2 or whole.bit_length() % 2 == 1)

@@ -14,7 +14,7 @@ from infhess.preconditioners.scaling import Scaling
 
 # Weights a of the present iterate in two means, w̄ += a/(t+a) (w − w̄): one of about the last quarter, one that lags behind.
 WEIGHTS = {"recent": 4.0, "lagging": 1.5}
-# The slope is averaged over ten steps, later over an eighth of all; batches that are further out than so many standard
+# The slope is averaged over ten steps, later over an eighth of all; batches further out than this many standard
 # deviations are cut down.
 SHORTEST, SHARE, OUTLIER = 10, 8.0, 3.0
 # The mean of the iterates clearly descends where the mean slope is beyond so much of its root mean square: .6 to .9 while the

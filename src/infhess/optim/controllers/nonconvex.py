@@ -15,7 +15,8 @@ from infhess.curvature.local import DoubleBackwardError
 from infhess.optim.base_optimizers import decay, direction, momentum_of
 from infhess.optim.controllers.context import SCALED, Context, Decision
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.controllers.step_length import NothingSeenError
+from infhess.optim.controllers.step_length import NothingSeenError, check_curvature, check_gradient
+from infhess.optim.preconditioning.directions import numbers
 from infhess.optim.rate.kalman import filtered
 from infhess.optim.rate.probe import dot
 from infhess.optim.rate.settings import FILTER
@@ -24,12 +25,12 @@ from infhess.preconditioners.scaling import Scaling, identity
 
 
 class Seen(NamedTuple):
-    """The scaling of the coming step, ½ log(gᵀDg/hᵀDh), the length of the base's direction, and |g| of the batch alone."""
+    """What a probe has read."""
 
-    scaling: Scaling
-    log_ratio: float
-    moves: float
-    own: float
+    scaling: Scaling  # of the coming step
+    log_ratio: float  # ½ log(gᵀDg/hᵀDh)
+    moves: float  # the length of the base's direction
+    own: float  # |g| of the batch alone
 
 
 def decide(c: Context) -> Decision:
@@ -39,9 +40,7 @@ def decide(c: Context) -> Decision:
     before, scaling, notes = n.rate, None, None
     if due(n, n.steps):
         scaling, notes = _probe(c, size)
-        if (
-            not n.rate > 0
-        ):  # nothing was seen so far: the step that an update measured stays, and without one none is made
+        if not n.rate > 0:  # nothing was seen so far: the step of an update stays, and without one none is made
             waits = math.nan if n.active and n.step > 0 else 0.0
             return Decision(waits, n.limit, n.momentum, None, c.like, notes)
     allowed = 1 / (math.exp(-n.log_rate) / _sigma(c) + decay(c.base, None))
@@ -110,36 +109,28 @@ def _bounded(c: Context, size: float) -> tuple[float, float]:
     return (min(n.rate, RULE.shrink / n.shrinking) if n.shrinking > 0 else n.rate), share
 
 
-def _standing(c: Context) -> Scaling:
-    """P² as an `update` left it around sgd, else the base as it is."""
-    if c.state.directions and not c.adaptive:
-        return c.scaling
-    return identity([sum(real(p.detach()).numel() for p in c.params)], c.like)
-
-
 def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
     """One product. A probe that fails changes nothing; the first one has to succeed, or to find that there is nothing to see.
 
     Processes that train one model together all probe at once, each on its own batch, and h is the mean over them.
     """
-    n, failure, seen = c.state, None, None
+    n = c.state
     n.steps_at_probe = n.steps
     try:
         seen = _along(c)
     except ValueError as error:
-        failure = error
-    bad = failure is not None and not isinstance(failure, NothingSeenError)
-    scaling = None
-    if seen is not None:
-        _see(c, seen)
-        if not n.rate > 0:
-            n.rate = RULE.first_move * (size or 1.0) / seen.moves
-            scaling = seen.scaling if n.directions else replace(seen.scaling, root=None)
-    if bad and (not (n.rate > 0 or n.step > 0) or isinstance(failure, DoubleBackwardError)):
-        assert failure is not None
-        raise failure
-    notes = () if seen is None else c.scaled_note(seen.own)
-    return scaling, notes if failure is None else (f"a curvature probe was skipped: {failure}",)
+        bad = isinstance(error, DoubleBackwardError) or not (n.rate > 0 or n.step > 0)
+        if bad and not isinstance(error, NothingSeenError):
+            raise
+        return None, (f"a curvature probe was skipped: {error}",)
+    # The first readings are of a scaling that has just begun, and are forgotten fast.
+    drift = FILTER.drift * max(1.0, RULE.settled / n.steps)
+    n.log_rate, n.log_rate_variance = filtered(n.log_rate, n.log_rate_variance, seen.log_ratio, drift)
+    n.longest, scaling = seen.moves, None
+    if not n.rate > 0:
+        n.rate = RULE.first_move * (size or 1.0) / seen.moves
+        scaling = seen.scaling if n.directions else replace(seen.scaling, root=None)
+    return scaling, c.scaled_note(seen.own)
 
 
 def _along(c: Context) -> Seen:
@@ -148,19 +139,15 @@ def _along(c: Context) -> Seen:
     flat = probe.pieces[0].source.flat
     own = flat.pack(gradients)
     g = c.gradient_beside(own)
-    scaling = replace(_standing(c), root=c.root(g))
+    # P² as an update left it around sgd, else the base as it is.
+    standing = c.scaling if c.state.directions and not c.adaptive else identity([sum(numbers(c.params))], c.like)
+    scaling = replace(standing, root=c.root(g))
     p = scaling(g)
     along = dot(g, p)
-    if not 0 < along < math.inf:
-        raise NothingSeenError(
-            f"expected a finite gradient other than zero to measure a step along, got gᵀMg = {along:g}"
-        )
+    check_gradient(along)
     products, _ = probe.measure(flat.unpack(p))
     across = probe.across(products, lambda x, y: dot(flat.pack(x), scaling(flat.pack(y)))) * _factor(c, g, own) ** 2
-    if not across < math.inf:
-        raise ValueError("a product holds NaN or infinity; is the loss finite and smooth at this point?")
-    if not across > 0:
-        raise NothingSeenError("the loss has no curvature along its gradient here; is it linear?")
+    check_curvature(across)
     move = scaling(direction(c.base, g))
     moves = math.sqrt(dot(move, move))
     if not 0 < moves < math.inf:
@@ -175,10 +162,3 @@ def _factor(c: Context, g: Tensor, own: Tensor) -> float:
     """
     factor = c.probe.factor([g], [own])
     return factor if c.adaptive or (c.probe.trained and factor * SCALED < 1) else 1.0
-
-
-def _see(c: Context, seen: Seen) -> None:
-    """One reading. The first ones are of a scaling that has just begun, and are forgotten fast."""
-    n, drift = c.state, FILTER.drift * max(1.0, RULE.settled / c.state.steps)
-    n.log_rate, n.log_rate_variance = filtered(n.log_rate, n.log_rate_variance, seen.log_ratio, drift)
-    n.longest = seen.moves

@@ -17,16 +17,10 @@ from infhess.preconditioners.scaling import Scaling
 
 # Curvature below minus this share of the largest is no rounding, and no convex loss.
 NEGATIVE = 1e-3
-
-
 # Batches of fewer points than this are too noisy to be taken one by one.
 SMALL = 32
-
-
-# Mean curvature along a step in units of 1/rate; on a quadratic it is 1 at the most, and e.g. 1.44 where it doubles on the way.
+# Mean curvature along a step in units of 1/rate; at most 1 on a quadratic, and e.g. 1.44 where it doubles on the way.
 MOST_ALONG = 1.4
-
-
 # How many times a rate is cut to a quarter, at most.
 MOST_CUTS = 16
 
@@ -62,9 +56,8 @@ def largest_curvature(source: BatchSource, local: Local, scaling: Scaling, itera
     """
     p = local.gradient()
     x = scaling(p)
-    gradient, length, n = _norm(p), _norm(x), dot(p, x)
-    if not 0 < n < float("inf"):
-        raise NothingSeenError(f"expected a finite gradient other than zero to measure a step along, got gᵀMg = {n:g}")
+    gradient, length, n = dot(p, p) ** 0.5, dot(x, x) ** 0.5, dot(p, x)
+    check_gradient(n)
     p, x, previous = p / n**0.5, x / n**0.5, torch.zeros_like(p)
     T = torch.zeros(iterations + 1, iterations + 1, dtype=torch.float64)
     value, negative = 0.0, False
@@ -74,17 +67,36 @@ def largest_curvature(source: BatchSource, local: Local, scaling: Scaling, itera
         r = r - alpha * p - float(T[j, j - 1]) * previous
         Mr = scaling(r)
         beta = max(dot(r, Mr), 0.0) ** 0.5
-        if not abs(alpha) + beta < float("inf"):
-            raise ValueError("a product holds NaN or infinity; is the loss finite and smooth at this point?")
+        check_finite(abs(alpha) + beta)
         T[j, j], T[j, j + 1], T[j + 1, j] = alpha, beta, beta
         before, (value, lowest) = value, _extremes(T, j + 1)
         negative = lowest < -NEGATIVE * value
         if beta <= 1e-6 * value or abs(value - before) < 0.01 * value:
             break
         previous, p, x = p, r / beta, Mr / beta
+    check_curvature(value)
+    return Largest(value, negative, length, gradient)
+
+
+def check_gradient(along: float) -> None:
+    """Whether gᵀMg is of a gradient that a step can be measured along."""
+    if not 0 < along < math.inf:
+        raise NothingSeenError(
+            f"expected a finite gradient other than zero to measure a step along, got gᵀMg = {along:g}"
+        )
+
+
+def check_finite(product: float) -> None:
+    """Whether a number made of a product is finite."""
+    if not product < math.inf:
+        raise ValueError("a product holds NaN or infinity; is the loss finite and smooth at this point?")
+
+
+def check_curvature(value: float) -> None:
+    """Whether it is finite, and not zero."""
+    check_finite(value)
     if not value > 0:
         raise NothingSeenError("the loss has no curvature along its gradient here; is it linear?")
-    return Largest(value, negative, length, gradient)
 
 
 def _extremes(T: Tensor, j: int) -> tuple[float, float]:
@@ -94,12 +106,8 @@ def _extremes(T: Tensor, j: int) -> tuple[float, float]:
     return float(torch.linalg.matrix_norm(T[: j + 1, :j], 2)), float(torch.linalg.eigvalsh(T[:j, :j])[0])
 
 
-def _norm(a: Tensor) -> float:
-    return float(dot(a, a) ** 0.5)
-
-
 def backtracked(source: Hessian, batch: Batch, local: Local, scaling: Scaling, rate: float) -> float:
-    """The rate, or a part of it, such that the mean curvature along the step is no more than 1.4/rate.
+    """The rate, or a part of it, such that the mean curvature along the step is at most 1.4/rate.
 
     On a quadratic the first one holds, at the price of a gradient where the step leads. Losses such as Poisson's curve more by
     orders of magnitude where a step from zero leads.
@@ -113,7 +121,7 @@ def backtracked(source: Hessian, batch: Batch, local: Local, scaling: Scaling, r
                 change = before - source.gradient_at(batch, local.seed)
                 value = dot(change, scaling(change)) ** 0.5 / (rate * length)
             except ValueError:
-                value = float("inf")
+                value = math.inf
         if value * rate <= MOST_ALONG:
             break
         rate = max(rate / 4, 1 / value)

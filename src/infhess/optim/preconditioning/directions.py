@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -10,14 +11,18 @@ from torch import Tensor
 
 from infhess._checks import small_dtype
 from infhess.curvature.flat import real
+from infhess.optim.checkpoint import params_of
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.drift import Drift
 from infhess.preconditioners.scaling import Block, Scaling, identity
 
 PREFIX = "curvature_"
 NUMBERS = PREFIX + "numbers"
-SMALL, OF_ALL = ("gain", "values"), ("recent", "lagging")
-Entries = dict[str, Tensor]  # what a checkpoint holds of a parameter
+BASIS = PREFIX + "basis"
+BLOCKS = ("whole", "layer")
+FLAT = ("root", "recent", "lagging")  # vectors over all parameters: the base's own scaling, and means of iterates
+Entries = dict[str, Tensor]  # what a checkpoint holds for a parameter
+Groups = list[dict[str, Any]]
 
 
 @dataclass
@@ -27,10 +32,10 @@ class Directions:
     basis: Tensor  # Uᵀ, (rank, n)
     gain: Tensor  # (rank,)
     values: Tensor  # the curvature along them, (rank,)
-    shapes: list[torch.Size]  # of the parameters that make the block
+    shapes: list[torch.Size]  # of the parameters in the block
     sizes: list[int] = field(init=False)
     taken: Tensor = field(init=False)  # the gains in the dtype of the basis
-    scratch: Tensor = field(init=False)  # (n,) for the gradient handed on: new memory costs more than writing to it
+    scratch: Tensor = field(init=False)  # (n,) for the scaled gradient: new memory costs more than writing to it
     parts: list[Tensor] = field(init=False)  # views of it in the shapes of the parameters
 
     def __post_init__(self) -> None:
@@ -42,12 +47,6 @@ class Directions:
     def __reduce__(self) -> Any:
         """Copies make views of their own."""
         return Directions, (self.basis, self.gain, self.values, self.shapes)
-
-    @classmethod
-    def null(cls, rank: int, shapes: list[torch.Size], like: Tensor) -> Directions:
-        """Zeros for this many directions."""
-        small = torch.zeros(rank, dtype=small_dtype(like.device), device=like.device)
-        return cls(like.new_zeros(rank, sum(s.numel() for s in shapes)), small, small.clone(), shapes)
 
     def write(self, block: Block) -> None:
         """Copy a block of P²."""
@@ -66,47 +65,57 @@ class Directions:
 class PreconditionerState:
     """Directions by block, the base's own scaling, means of iterates, and the scalars of the controllers."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
+    def __init__(self, rank: int, how: str) -> None:
+        self.rank, self.how = rank, how  # "whole" or "layer"
         self.controller = ControllerState()
-        self._clear()
+        self.reset()
 
-    def _clear(self) -> None:
+    def reset(self) -> None:
+        """Nothing is known. Checkpoints may hold the old tensors, so these are not overwritten."""
+        self.controller = ControllerState(base_rate=self.controller.base_rate)
         self.blocks: list[Directions] = []
-        self.layout: list[list[int]] = []  # which parameters make a block
+        self.layout: list[list[int]] = []  # the parameters of each block
         self.root: Tensor | None = None  # R, flat over all parameters
         self.means: dict[str, Tensor] = {}  # of iterates, flat over all parameters
         self.drift = Drift()  # whether the directions still hold
 
-    def reset(self) -> None:
-        """Nothing is known; checkpoints may hold the old tensors, which are left alone."""
-        self.controller = ControllerState(base_rate=self.controller.base_rate)
-        self._clear()
+    def allocate(self, groups: Groups) -> None:
+        """Directions of zero where there are none."""
+        if self.blocks:
+            return
+        params = params_of(groups)
+        shapes, like, self.layout = (
+            [real(p.detach()).shape for p in params],
+            like_of(params),
+            layout_of(groups, self.how),
+        )
+        for block in self.layout:
+            small = torch.zeros(self.rank, dtype=small_dtype(like.device), device=like.device)
+            basis = like.new_zeros(self.rank, sum(shapes[i].numel() for i in block))
+            self.blocks.append(Directions(basis, small, small.clone(), [shapes[i] for i in block]))
 
-    def allocate(self, params: list[Tensor], layout: list[list[int]]) -> None:
-        """Null directions where there are none."""
-        if not self.blocks:
-            shapes, like = [real(p.detach()).shape for p in params], like_of(params)
-            self.layout = layout
-            self.blocks = [Directions.null(self.rank, [shapes[i] for i in block], like) for block in layout]
-
-    def install(self, params: list[Tensor], layout: list[list[int]], scaling: Scaling) -> None:
+    def install(self, groups: Groups, scaling: Scaling) -> None:
         """Take P² into use."""
         self.drift = Drift()
-        self.root = None if scaling.root is None else scaling.root.to(like_of(params).dtype, copy=True)
+        self.root = None if scaling.root is None else scaling.root.to(like_of(params_of(groups)).dtype, copy=True)
         if scaling.directions or self.blocks:
-            self.allocate(params, layout)
+            self.allocate(groups)
             for own, block in zip(self.blocks, scaling.blocks):
                 own.write(block)
         self.controller.directions = float(scaling.directions)
         self.controller.factor = scaling.factor
+        self.controller.active = 1.0
 
-    def scaling(self, params: list[Tensor], layout: list[list[int]]) -> Scaling:
+    def scaling(self, groups: Groups) -> Scaling:
         """P² as it is in use."""
         if not self.blocks:
-            sizes = numbers(params)
-            return identity([sum(sizes[i] for i in block) for block in layout], like_of(params), self.root)
+            return identity(self.block_sizes(groups), like_of(params_of(groups)), self.root)
         return Scaling([own.block() for own in self.blocks], self.controller.factor, self.root)
+
+    def block_sizes(self, groups: Groups) -> list[int]:
+        """Real numbers in each block."""
+        sizes = numbers(params_of(groups))
+        return [sum(sizes[i] for i in block) for block in layout_of(groups, self.how)]
 
     def check_sizes(self, params: list[Tensor]) -> None:
         """Whether parameters are still those that the directions were made for."""
@@ -121,60 +130,107 @@ class PreconditionerState:
     # ---- checkpoints
 
     def entries(self, params: list[Tensor]) -> list[Entries]:
-        """What a checkpoint holds of each parameter: views, and the scalars with each."""
+        """What a checkpoint holds for each parameter: views, and the scalars with each."""
         scalars = self.controller.tensor()
         found: list[Entries] = [{NUMBERS: scalars} for _ in params]
         for own, block in zip(self.blocks, self.layout):
             for i, shape, rows in zip(block, own.shapes, torch.split(own.basis, own.sizes, dim=1)):
-                found[i] |= {PREFIX + "basis": rows.reshape(self.rank, *shape)}
+                found[i] |= {BASIS: rows.reshape(self.rank, *shape)}
                 found[i] |= {PREFIX + "gain": own.gain, PREFIX + "values": own.values}
-        flat = {"root": self.root, **self.means}
-        for name, vector in flat.items():
+        for name, vector in {"root": self.root, **self.means}.items():
             for i, part in enumerate([] if vector is None else torch.split(vector, numbers(params))):
                 found[i][PREFIX + name] = part.view(real(params[i].detach()).shape)
         return found
 
     def check(self, name: Any, p: Tensor, given: Entries) -> None:
-        """Whether entries of a checkpoint fit a parameter: some of them, or none, as the run had come to need them."""
+        """Whether entries of a checkpoint fit a parameter: some of them, or none, as the run needed them."""
         shape = tuple(real(p.detach()).shape)
-        sizes = {"basis": (self.rank, *shape), "gain": (self.rank,), "values": (self.rank,)}
-        sizes |= dict.fromkeys(("root", *OF_ALL), shape)
+        sizes = {"basis": (self.rank, *shape), "gain": (self.rank,), "values": (self.rank,)} | dict.fromkeys(
+            FLAT, shape
+        )
         got = {key[len(PREFIX) :]: tuple(value.shape) for key, value in given.items() if key != NUMBERS}
         if any(sizes.get(key) != size for key, size in got.items()):
             raise ValueError(
                 f"state_dict: parameter {name} was saved with {got}, expected {sizes}; make the optimizer with the rank, "
                 "the base and the parameters that it was saved with"
             )
-        if NUMBERS in given and ControllerState.of(given[NUMBERS]).directions and "basis" not in got:
+        if NUMBERS in given and ControllerState.of(given[NUMBERS]).directions and BASIS not in given:
             raise ValueError(
                 f"state_dict: the directions of parameter {name} are missing; before a distributed checkpoint is loaded, call "
                 "allocate(), so that there is room for them"
             )
 
-    def adopt(self, params: list[Tensor], layout: list[list[int]], entries: list[Entries]) -> None:
-        """Take copies of the entries of a checkpoint; with none at all, nothing is known."""
+    def adopt(self, groups: Groups, entries: list[Entries]) -> None:
+        """Copy the entries of a checkpoint; with none at all, nothing is known."""
         self.reset()
         for given in entries:
             if NUMBERS in given:
                 self.controller = ControllerState.of(given[NUMBERS])
-        found = {name: self._joined(name, params, entries) for name in ("root", *OF_ALL)}
+        found = {name: _joined([given.get(PREFIX + name) for given in entries], groups) for name in FLAT}
         self.root = found.pop("root")
         self.means = {name: vector for name, vector in found.items() if vector is not None}
         if self.controller.directions:
-            self.allocate(params, layout)
-            for own, block in zip(self.blocks, layout):
-                for name in SMALL:
-                    getattr(own, name).copy_(entries[block[0]][PREFIX + name])
-                rows = [entries[i][PREFIX + "basis"].reshape(self.rank, -1).to(own.basis) for i in block]
-                own.basis.copy_(torch.cat(rows, 1))
-                own.taken = own.gain.to(own.basis.dtype)
+            self.allocate(groups)
+            for own, block in zip(self.blocks, self.layout):
+                parts, first = (
+                    [entries[i][BASIS].reshape(self.rank, -1).to(own.basis) for i in block],
+                    entries[block[0]],
+                )
+                own.write(Block(torch.cat(parts, 1).mT, first[PREFIX + "gain"], first[PREFIX + "values"]))
 
-    def _joined(self, name: str, params: list[Tensor], entries: list[Entries]) -> Tensor | None:
-        """A vector over all parameters, where each has its part."""
-        if not all(PREFIX + name in given for given in entries):
-            return None
-        like = like_of(params)
-        return torch.cat([given[PREFIX + name].detach().reshape(-1).to(like) for given in entries])
+
+def _joined(parts: list[Tensor | None], groups: Groups) -> Tensor | None:
+    """A vector over all parameters, where each has its part."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    like = like_of(params_of(groups))
+    return torch.cat([part.detach().reshape(-1).to(like) for part in known])
+
+
+def split_entries(state: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Entries]]:
+    """Entries of a checkpoint: the base's, and the wrapper's."""
+    theirs, ours = {}, {}
+    for name, entry in state.items():
+        if not isinstance(entry, dict):
+            theirs[name] = entry
+            continue
+        ours[name] = {k: v for k, v in entry.items() if str(k).startswith(PREFIX)}
+        rest = {k: v for k, v in entry.items() if k not in ours[name]}
+        if rest or not ours[name]:
+            theirs[name] = rest
+    return theirs, ours
+
+
+# ---- parameters as flat vectors
+
+
+def layout_of(groups: Groups, how: str) -> list[list[int]]:
+    """Indices of the parameters of each block, consecutive ones.
+
+    With "layer" those of one module, by their names; where there are none a vector (a bias, the scales of a norm) joins
+    the matrix before it.
+
+    >>> import torch
+    >>> layout_of([{"params": [torch.ones(2, 2), torch.ones(2), torch.ones(3, 2)]}], "layer")
+    [[0, 1], [2]]
+    >>> layout_of([{"params": [torch.ones(2)] * 3, "param_names": ["a.g", "a.b", "c"]}], "layer")
+    [[0, 1], [2]]
+    """
+    params = params_of(groups)
+    if how == "whole":
+        return [list(range(len(params)))]
+    if all("param_names" in group for group in groups):
+        names = [name for group in groups for name in group["param_names"]]
+        modules = groupby(range(len(params)), key=lambda i: names[i].rpartition(".")[0] or names[i])
+        return [list(same) for _, same in modules]
+    blocks: list[list[int]] = []
+    for i, p in enumerate(params):
+        if blocks and p.ndim <= 1:
+            blocks[-1].append(i)
+        else:
+            blocks.append([i])
+    return blocks
 
 
 def numbers(params: list[Tensor]) -> list[int]:
@@ -188,24 +244,6 @@ def fits(tensor: Tensor, size: int) -> bool:
 
 
 def like_of(params: list[Tensor]) -> Tensor:
-    """An empty tensor for flat vectors: single precision at the least, on the device of the first parameter."""
-    return torch.empty(0, dtype=wide(real(params[0].detach())), device=params[0].device)
-
-
-def wide(w: Tensor) -> torch.dtype:
-    """The dtype of a tensor, single precision at the least."""
-    return torch.promote_types(w.dtype, torch.float32)
-
-
-def parted(state: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Entries]]:
-    """Entries of a checkpoint: the base's, and the wrapper's."""
-    theirs, ours = {}, {}
-    for name, entry in state.items():
-        if not isinstance(entry, dict):
-            theirs[name] = entry
-            continue
-        ours[name] = {k: v for k, v in entry.items() if str(k).startswith(PREFIX)}
-        rest = {k: v for k, v in entry.items() if k not in ours[name]}
-        if rest or not ours[name]:
-            theirs[name] = rest
-    return theirs, ours
+    """An empty tensor for flat vectors: at least single precision, on the device of the first parameter."""
+    first = real(params[0].detach())
+    return torch.empty(0, dtype=torch.promote_types(first.dtype, torch.float32), device=first.device)

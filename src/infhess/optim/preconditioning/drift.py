@@ -65,7 +65,7 @@ def _displacements(
     c: Tensor, rates: Tensor, values: Tensor, weights: Tensor, decay: float, weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Displacements, changes of the gradient after the next displacement, and what these should be."""
-    # v ← decay·v + weight·g, as a convolution with what is left of each gradient after so many steps.
+    # v ← decay·v + weight·g, as a convolution with what is left of each gradient after each number of steps.
     reach = min(len(c), math.ceil(math.log(1e-6) / math.log(decay)))
     left = decay ** torch.arange(reach - 1, -1, -1, dtype=c.dtype, device=c.device)
     pushes = torch.nn.functional.pad((weight * weights * c).mT[:, None], (reach - 1, 0))

@@ -1,28 +1,35 @@
-"""A step of the base with P²: on the gradients that it finds, or on its move where it scales gradients by itself."""
+"""A step of the base with P²: on the gradients that it finds, or on its move where it scales gradients by itself.
+
+P² costs a few passes over memory, block by block, and no number leaves the device.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess.curvature.flat import length, real
+from infhess.curvature.flat import flattened, length, real, widened
 from infhess.optim.base_optimizers import adaptive, bare_step, decayed, momentum_of, reference_rate
+from infhess.optim.checkpoint import params_of
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.preconditioning.apply import Grads, inside, preconditioned, redirected, shortened
-from infhess.optim.preconditioning.directions import PreconditionerState
+from infhess.optim.preconditioning.directions import Directions, PreconditionerState, fits, numbers
+from infhess.optim.rate.probe import wide
+
+Grads = Sequence[Tensor | None]
 
 
 def scaled_step(base: torch.optim.Optimizer, learnt: PreconditionerState) -> None:
     """A step of step·lr/lr₀ instead of lr, where that is known and the gradient is finite."""
     state, groups, scales = learnt.controller, base.param_groups, adaptive(base)
-    params = [p for group in groups for p in group["params"]]
+    params = params_of(groups)
     grads = [p.grad for p in params]
     if any(g is not None and g.is_sparse for g in grads):
         raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
-    # A limited step measures its own length, and that of g need not be known.
+    # A limited step measures its own length, which tells whether gradients are finite.
     limited = not scales and state.step != 0 and state.limit < math.inf
     if not limited and (not finite(grads, state) or state.step == 0):
         return
@@ -31,7 +38,7 @@ def scaled_step(base: torch.optim.Optimizer, learnt: PreconditionerState) -> Non
     try:
         for group, changed in zip(groups, options):
             group.update(changed)
-        (_bent if scales else _scaled)(base, learnt, params, grads)
+        (_redirected_step if scales else _preconditioned_step)(base, learnt, params, grads)
     finally:
         for p, g in zip(params, grads):
             p.grad = g
@@ -40,23 +47,26 @@ def scaled_step(base: torch.optim.Optimizer, learnt: PreconditionerState) -> Non
 
 
 def finite(grads: Grads, state: ControllerState) -> bool:
-    """Whether gradients are; a step is counted as skipped where they are not."""
+    """Whether gradients are finite; where they are not, a step is counted as skipped."""
     known = [real(g) for g in grads if g is not None and not g.is_sparse]
     return not known or _counts(length([known]), state)
 
 
 def _counts(size: float, state: ControllerState) -> bool:
-    """Whether a length is finite; a step is counted as skipped where it is not."""
     state.skipped += not math.isfinite(size)
     return math.isfinite(size)
 
 
 def _options(base: torch.optim.Optimizer, state: ControllerState) -> list[dict[str, Any]]:
-    """What the base is to find in each of its groups during a step."""
+    """What the base is to find in each of its groups during a step; lr₀ is the rate that stands for the measured step."""
+    groups = base.param_groups
     if math.isnan(state.step):
-        return [{} for _ in base.param_groups]
-    step, options = state.step * state.factor / _reference_rate(base, state), []
-    for group in base.param_groups:
+        return [{} for _ in groups]
+    if any("initial_lr" in group for group in groups):  # a schedule is at work
+        state.scheduled_rate = max(state.scheduled_rate, *(float(group.get("lr", 0.0)) for group in groups))
+    step = state.step * state.factor / reference_rate(groups, state.base_rate, state.scheduled_rate)
+    options = []
+    for group in groups:
         changed = {"lr": group["lr"] * (step * momentum_of(group).correction)} if "lr" in group else {}
         if state.momentum and type(base) is torch.optim.SGD and not group["momentum"]:
             changed["momentum"] = state.momentum
@@ -64,18 +74,12 @@ def _options(base: torch.optim.Optimizer, state: ControllerState) -> list[dict[s
     return options
 
 
-def _reference_rate(base: torch.optim.Optimizer, state: ControllerState) -> float:
-    """lr₀, the learning rate that stands for the measured step."""
-    if any("initial_lr" in group for group in base.param_groups):  # a schedule is at work
-        rates = [float(group.get("lr", 0.0)) for group in base.param_groups]
-        state.scheduled_rate = max(state.scheduled_rate, *rates)
-    return reference_rate(base.param_groups, state.base_rate, state.scheduled_rate)
-
-
-def _scaled(base: torch.optim.Optimizer, learnt: PreconditionerState, params: list[Tensor], grads: Grads) -> None:
+def _preconditioned_step(
+    base: torch.optim.Optimizer, learnt: PreconditionerState, params: list[Tensor], grads: Grads
+) -> None:
     """The base sees P²g instead of g."""
     state, scaled, seen = learnt.controller, grads, None
-    # Where the step is the base's own P² comes with its factor, and else the learning rate does.
+    # P² has its factor where the base keeps its own rate; elsewhere the rate has it.
     factor = state.factor if math.isnan(state.step) else 1.0
     if state.directions:
         scaled, seen = preconditioned(grads, learnt, factor)
@@ -92,15 +96,122 @@ def _scaled(base: torch.optim.Optimizer, learnt: PreconditionerState, params: li
     bare_step(base)
 
 
-def _bent(base: torch.optim.Optimizer, learnt: PreconditionerState, params: list[Tensor], grads: Grads) -> None:
-    """The base sees g, so that its own scaling stays what it is, and what it does to w is bent by P."""
+def _redirected_step(
+    base: torch.optim.Optimizer, learnt: PreconditionerState, params: list[Tensor], grads: Grads
+) -> None:
+    """The base sees g, so that its own scaling stays what it is; what it does to w is changed by P afterwards."""
     state = learnt.controller
     if not (state.directions or state.limit < math.inf):
         bare_step(base)
         return
     if state.directions:
-        learnt.drift.see(inside(grads, params, learnt), base.param_groups[0])
+        learnt.drift.see(coordinates(grads, params, learnt), base.param_groups[0])
     before = [None if g is None else p.detach().clone() for p, g in zip(params, grads)]
     decays = [decayed(base, group) for group in base.param_groups for _ in group["params"]]
     bare_step(base)
-    redirected(params, before, decays, learnt, state.limit)
+    redirect(params, before, decays, learnt)
+
+
+# ---- P² of each block
+
+
+def preconditioned(grads: Grads, state: PreconditionerState, factor: float = 1.0) -> tuple[list[Tensor | None], Tensor]:
+    """factor · (I − U diag(gain) Uᵀ) g of each block; and Uᵀg of all blocks.
+
+    A parameter without a gradient still has none after it. One whose shape has changed keeps its gradient as it is.
+    """
+    out, seen = list(grads), []
+    for own, block in zip(state.blocks, state.layout):
+        g = _flat(grads, own, block)
+        c = torch.mv(own.basis, g)
+        torch.addmv(g, own.basis.mT, own.taken * c, beta=factor, alpha=-factor, out=own.scratch)
+        for i, part in zip(block, own.parts):
+            if (grad := grads[i]) is not None and fits(grad, part.numel()):
+                out[i] = _like(part, grad)
+        seen.append(c)
+    return out, _together(seen)
+
+
+def coordinates(grads: Grads, params: list[Tensor], state: PreconditionerState) -> Tensor:
+    """UᵀRg of all blocks."""
+    seen = []
+    for own, block, root in zip(state.blocks, state.layout, _roots(state, params)):
+        g = _flat(grads, own, block)
+        seen.append(torch.mv(own.basis, g if root is None else g * root))
+    return _together(seen)
+
+
+def redirect(params: list[Tensor], before: Grads, decays: Sequence[float], state: PreconditionerState) -> None:
+    """w ← before + R (I − U diag(gain) Uᵀ) R⁻¹ (w − before), in place, after a step of an optimizer that scales by R² itself.
+
+    `before` is None for what did not move. `decays` is the part of w that each parameter lost to weight decay, which stays
+    outside. No move is longer than the limit. Without directions the limit alone applies.
+    """
+    pairs, limit = zip(params, before, decays), state.controller.limit
+    # Flat, and without the decay.
+    moves: list[Tensor | None] = [
+        None if b is None else _flat_and_wide(p.detach() - b).add_(_flat_and_wide(b), alpha=decay)
+        for p, b, decay in pairs
+    ]
+    if state.controller.directions:
+        for own, block, root in zip(state.blocks, state.layout, _roots(state, params)):
+            d = _flat(moves, own, block)
+            out = torch.mv(own.basis.mT, own.taken * torch.mv(own.basis, d if root is None else d / root))
+            for i, part in zip(block, torch.split(out if root is None else root * out, own.sizes)):
+                move = moves[i]
+                if move is not None and fits(move, len(part)):
+                    move -= part.to(move)
+    moves = shortened(moves, [1.0] * len(moves), limit)[0] if limit < math.inf else moves
+    for p, b, decay, move in zip(params, before, decays, moves):
+        if move is not None and b is not None:
+            target = real(b) * (1 - decay) + move.view_as(real(b)).to(real(b).dtype)
+            p.detach().copy_(torch.view_as_complex(target) if p.is_complex() else target)
+
+
+def _flat_and_wide(x: Tensor) -> Tensor:
+    return wide(real(x).reshape(-1))
+
+
+def shortened(grads: Grads, rates: Sequence[float | Tensor], limit: float) -> tuple[list[Tensor | None], float]:
+    """The gradients, all divided by one number where the step √Σ (rate·|g|)² would be longer than the limit; and its length."""
+    live = [(real(g), rate) for g, rate in zip(grads, rates) if g is not None]
+    if not live:
+        return list(grads), 0.0
+    norms = torch._foreach_norm([widened(g) for g, _ in live])
+    place, factors = norms[0].device, [rate for _, rate in live]
+    if place.type == "cpu":
+        size = math.hypot(*(norm.item() * float(rate) for norm, rate in zip(norms, factors)))
+        if size <= limit:
+            return list(grads), size
+    together = torch.linalg.vector_norm(torch.stack([n.to(place) * rate for n, rate in zip(norms, factors)]))
+    shrink = (limit / together).clamp(max=1.0)
+    return [None if g is None else g * shrink.to(g.device, real(g).dtype) for g in grads], float(together)
+
+
+def _flat(tensors: Grads, own: Directions, block: Sequence[int]) -> Tensor:
+    """The tensors of a block as one vector, zeros for those that are missing or do not fit."""
+    given = [tensors[i] for i in block]
+    fitting = [own.basis.new_zeros(n) if t is None or not fits(t, n) else t for t, n in zip(given, own.sizes)]
+    return flattened(fitting, own.basis.dtype, own.basis.device)
+
+
+def _like(part: Tensor, grad: Tensor) -> Tensor:
+    """A part of a flat vector as a gradient."""
+    if grad.is_contiguous() and grad.shape == part.shape:
+        return part if part.dtype == grad.dtype and part.device == grad.device else part.to(grad)
+    if grad.is_complex():
+        return torch.view_as_complex(part.view(*grad.shape, 2).to(grad.device, grad.real.dtype, copy=True))
+    # Fused kernels walk through memory, so the strides have to be those of the gradient.
+    return torch.empty_like(grad).copy_(part.view(grad.shape))
+
+
+def _together(seen: list[Tensor]) -> Tensor:
+    return seen[0] if len(seen) == 1 else torch.cat([c.to(seen[0].device) for c in seen])
+
+
+def _roots(state: PreconditionerState, params: list[Tensor]) -> list[Tensor | None]:
+    """R of each block; None where the base has no scaling of its own."""
+    if state.root is None:
+        return [None] * len(state.blocks)
+    parts = torch.split(state.root, numbers(params))
+    return [torch.cat([parts[i] for i in block]) for block in state.layout]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,11 @@ from torch import Tensor
 from infhess.curvature.flat import real
 from infhess.curvature.untouched import repeated
 from infhess.optim import sharded
+from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import Reading, Scaled, dot
+
+# Before there is a learning rate, w moves by this share.
+SHARE = 1e-3
 
 
 class DifferenceProbe:
@@ -27,33 +31,26 @@ class DifferenceProbe:
     def __init__(
         self,
         params: Sequence[Tensor],
+        state: Mapping[Tensor, Any],
         closure: Callable[[], object],
         random_state: Tensor,
-        gradient: Callable[[DifferenceProbe], list[Tensor]],
         distance: float,
         points: int,
     ) -> None:
         self.params, self.cost = [p for p in params if p.requires_grad], (1, points)
-        self._closure, self._random_state, self._gradient = closure, random_state, gradient
+        self._state, self._closure, self._random_state = state, closure, random_state
         self._distance = distance  # as a share of |Dg|; NaN: as far as a thousandth of |w|
-
-    def size(self) -> float:
-        """|w|."""
-        return sharded.length_of([([sharded.local(real(p.detach())) for p in self.params], self.params)])
 
     def read(self, g: Sequence[Tensor], scaled: Scaled) -> Reading:
         """Along Dg, with g the gradient of the coming step and D its scaling."""
         p = [scaled(i, x) for i, x in enumerate(g)]
         along, gradient, direction = self._dot(g, p), math.sqrt(self._dot(g, g)), math.sqrt(self._dot(p, p))
-        if not (0 < along < math.inf):
-            return Reading(gradient, direction, math.nan)
-        distance = self._distance if self._distance > 0 else SHARE * (self.size() or 1.0) / direction
+        if not 0 < along < math.inf:
+            return Reading.of(gradient, direction, along)
+        distance = self._distance if self._distance > 0 else SHARE * (sharded.size_of(self.params) or 1.0) / direction
         there = self._gradient_at(p, distance)
         h = [(x - y) / distance for x, y in zip(g, there)]
-        across = self._dot(h, [scaled(i, x) for i, x in enumerate(h)])
-        if not 0 < across < math.inf:
-            return Reading(gradient, direction, math.nan)
-        return Reading(gradient, direction, 0.5 * (math.log(along) - math.log(across)))
+        return Reading.of(gradient, direction, along, self._dot(h, [scaled(i, x) for i, x in enumerate(h)]))
 
     def _dot(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
         return sharded.total([dot(x, y) for x, y in zip(a, b)], self.params)
@@ -69,14 +66,10 @@ class DifferenceProbe:
                 w.grad = None
             with repeated(self._random_state):
                 self._closure()
-            return self._gradient(self)
+            return gradients(self.params, self._state)
         finally:
             with torch.no_grad():
                 for w, kept in zip(here, before):
                     w.copy_(kept)
             for w, g in zip(self.params, grads):
                 w.grad = g
-
-
-# Before there is a learning rate, w moves by this share.
-SHARE = 1e-3

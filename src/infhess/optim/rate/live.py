@@ -1,8 +1,8 @@
-"""What of a parameter group has a gradient, as the step needs it: real, wide enough, of this process, downwards."""
+"""The gradients of a parameter group, as the step needs them: real, wide enough, of this process, downwards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ class Live(NamedTuple):
 
 
 def live(group: dict[str, Any]) -> Live:
-    """What of a group has a gradient; gradients of −loss where it maximises."""
+    """The parameters of a group that have a gradient; gradients of −loss where it maximises."""
     params = [p for p in group["params"] if p.grad is not None]
     grads = [_gradient(p) for p in params]
     return Live(group, params, list(torch._foreach_neg(grads)) if group["maximize"] and grads else grads)
@@ -38,15 +38,15 @@ def _gradient(p: Tensor) -> Tensor:
     return grad if type(grad) is Tensor and grad.dtype in PLAIN else plain(p)
 
 
+def gradients(params: Sequence[Tensor], state: Mapping[Tensor, Any]) -> list[Tensor]:
+    """What `.grad` holds of each parameter; zeros where it holds nothing."""
+    return [torch.zeros_like(sharded.local(state[p]["z"])) if p.grad is None else plain(p) for p in params]
+
+
 def plain(p: Tensor) -> Tensor:
-    """The gradient of a parameter: dense, real, in single precision at the least; the local part of a sharded one."""
+    """The gradient of a parameter: dense, real, in at least single precision; the local part of a sharded one."""
     grad = p.grad
     assert grad is not None
     if sharded.is_sharded(grad):
         grad = sharded.local(sharded.laid_out(grad, p))
     return wide(real(dense(grad)))
-
-
-def length_of(parts: Sequence[Live]) -> float:
-    """|g|."""
-    return sharded.length_of([(part.grads, part.params) for part in parts])

@@ -14,11 +14,13 @@ from infhess._checks import small_dtype
 from infhess._distributed import any_process, mean_over_processes, world_size
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
-from infhess.curvature.flat import dense, length, real, shaped
+from infhess.curvature.flat import dense, real, shaped
 from infhess.curvature.local import Local
 from infhess.curvature.pooled import failed_somewhere
 from infhess.curvature.training_pass import TrainedHessian
 
+# Numbers of a dot product that are converted to double precision at a time: no copy of a large tensor is made.
+PIECE = 2**14
 Scaled = Callable[[int, Tensor], Tensor]  # D x of parameter i
 Form = Callable[[int, Tensor, Tensor], float]  # xᵀDy of parameter i
 
@@ -29,6 +31,12 @@ class Reading(NamedTuple):
     gradient: float
     direction: float
     log_ratio: float
+
+    @classmethod
+    def of(cls, gradient: float, direction: float, along: float, across: float = math.nan) -> Reading:
+        """From gᵀDg and hᵀDh."""
+        known = 0 < along < math.inf and 0 < across < math.inf
+        return cls(gradient, direction, 0.5 * (math.log(along) - math.log(across)) if known else math.nan)
 
 
 class MicroBatch:
@@ -70,25 +78,16 @@ class Probe:
         sources = [piece.source for piece in self.pieces]
         return sum(source.products for source in sources), sum(source.product_points for source in sources)
 
-    def size(self) -> float:
-        """|w|."""
-        return length([[real(w.detach()) for w in self.params]])
-
     @property
     def whole(self) -> bool:
         """Whether all micro-batches of the step are at hand."""
         return len(self.pieces) == self.micro_batches
 
     def own(self) -> list[Tensor]:
-        """The gradient of these micro-batches, real, in single precision at the least."""
-        sums: list[Tensor] = []
-
-        def of_this_process() -> None:
-            for piece in self.pieces:
-                sums[:] = _sum(sums, [_plain(x) for x in piece.local().gradients])
-
-        self._agreed(of_this_process)
-        return self._mean(sums, len(self.pieces))
+        """The gradient of these micro-batches, real, in at least single precision."""
+        gradients = ([_plain(x) for x in piece.local().gradients] for piece in self.pieces)
+        none: list[Tensor] = []
+        return self._mean(self._agreed(lambda: reduce(_sum, gradients, none)), len(self.pieces))
 
     def read(self, g: Sequence[Tensor], scaled: Scaled, form: Form | None = None) -> Reading:
         """Along Dg, with g the gradient of the coming step and D its scaling; h = HDg is scaled as g is.
@@ -99,34 +98,19 @@ class Probe:
         p = [scaled(i, x) for i, x in enumerate(g)]
         squares, along, scaled_squares = inner_products(g, p)
         gradient, direction = math.sqrt(squares), math.sqrt(scaled_squares)
-        if not (0 < along < math.inf):
-            return Reading(gradient, direction, math.nan)
+        if not 0 < along < math.inf:
+            return Reading.of(gradient, direction, along)
         vectors = [shaped(x, w) for x, w in zip(p, self.params)]
         del p
         products, own = self.measure(vectors)
         del vectors
         inner = form or (lambda i, x, y: dot(x, scaled(i, y)))
         across = self.across(products, lambda x, y: sum(inner(i, a, b) for i, (a, b) in enumerate(zip(x, y))))
-        across *= self.factor(g, own) ** 2
-        if not 0 < across < math.inf:
-            return Reading(gradient, direction, math.nan)
-        return Reading(gradient, direction, 0.5 * (math.log(along) - math.log(across)))
+        return Reading.of(gradient, direction, along, across * self.factor(g, own) ** 2)
 
     def measure(self, vectors: Sequence[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
         """Products, one for all pieces where they are the whole step and else one for each; and the pieces' gradient."""
-        found: list[list[Tensor]] = []
-        own: list[Tensor] = []
-
-        def of_this_process() -> None:
-            for piece in self.pieces:
-                local = piece.local()
-                h = [_plain(x) for x in piece.source.products_of(local, vectors)]
-                found[:] = [_sum(found[0], h)] if found and self.whole else [*found, h]
-                own[:] = _sum(own, [_plain(x) for x in local.gradients])
-                if local.watch.modules:
-                    self.norms = local.watch.norms
-
-        self._agreed(of_this_process)
+        found, own = self._agreed(lambda: self._measured(vectors))
         number, alone = max(len(self.pieces), 1), self._in_any(len(found) == 1)
         if not self.pieces:
             own = [torch.zeros_like(_plain(p)) for p in self.params]
@@ -134,6 +118,19 @@ class Probe:
         if alone:
             found = [reduce(_sum, found)]
         return [self._mean(h, number if alone else 1) for h in found], self._mean(own, number)
+
+    def _measured(self, vectors: Sequence[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
+        """Sums of this process."""
+        found: list[list[Tensor]] = []
+        own: list[Tensor] = []
+        for piece in self.pieces:
+            local = piece.local()
+            h = [_plain(x) for x in piece.source.products_of(local, vectors)]
+            found = [_sum(found[0], h)] if found and self.whole else [*found, h]
+            own = _sum(own, [_plain(x) for x in local.gradients])
+            if local.watch.modules:
+                self.norms = local.watch.norms
+        return found, own
 
     @property
     def trained(self) -> bool:
@@ -146,16 +143,16 @@ class Probe:
         self._in_any(False)
 
     def _mean(self, sums: list[Tensor], number: int) -> list[Tensor]:
-        """Over so many pieces and over processes; of training passes, what all of the step add up to."""
+        """Over this many pieces and over processes; of training passes, what all of the step add up to."""
         divisor = number / self.micro_batches if self.trained else float(number)
         if divisor != 1:
             sums = list(torch._foreach_div(sums, divisor))
         return [mean_over_processes(x.clone()) for x in sums] if world_size() > 1 else sums
 
     def across(self, products: list[list[Tensor]], form: Callable[[list[Tensor], list[Tensor]], float]) -> float:
-        """hᵀDh of the whole step. Of micro-batches in part: what two of them share, and the noise of so many.
+        """hᵀDh of the whole step. From some of its micro-batches: what two of them share, and the noise of all.
 
-        E h₁ᵀDh₂ is free of noise, and the mean of k has a k-th of the noise that E hᵢᵀDhᵢ has beyond it.
+        E h₁ᵀDh₂ is free of noise, and the mean of k has 1/k of the noise that E hᵢᵀDhᵢ adds to it.
         """
         square = sum(form(h, h) for h in products) / len(products)
         if len(products) == 1:
@@ -175,16 +172,16 @@ class Probe:
             return size / shared
         return math.sqrt(size / squares) if squares > 0 else 1.0
 
-    def _agreed(self, of_this_process: Callable[[], None]) -> None:
+    def _agreed(self, compute: Callable[[], Any]) -> Any:
         """What each process computes alone; where it fails in one of them, it fails in all."""
-        failure = self.failure
+        failure, found = self.failure, None
         try:
-            if failure is None:
-                of_this_process()
+            found = compute() if failure is None else None
         except Exception as error:
             failure = error
         if failure := failed_somewhere(failure, self.params[0].device):
             raise failure
+        return found
 
     def _in_any(self, condition: bool) -> bool:
         """Whether it holds in some process: numbers of micro-batches may differ between them."""
@@ -194,10 +191,6 @@ class Probe:
 def _sum(before: list[Tensor], more: list[Tensor]) -> list[Tensor]:
     """Tensor by tensor; what is first is not copied, and never written to: it may be part of a graph."""
     return list(torch._foreach_add(before, more)) if before else more
-
-
-# Numbers of a dot product that are converted to double precision at a time: no copy of a large tensor is made.
-PIECE = 2**14
 
 
 def dot(a: Tensor, b: Tensor) -> float:
@@ -223,10 +216,10 @@ def _pieces(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """Dense, real, in single precision at the least."""
+    """Dense, real, in at least single precision."""
     return wide(real(dense(x.detach())))
 
 
 def wide(x: Tensor) -> Tensor:
-    """In single precision at the least."""
+    """In at least single precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -14,20 +14,25 @@ from torch import Tensor
 from infhess._distributed import all_reduce_mean, world_size
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
+from infhess.curvature.flat import real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.pooled import AbsentError
 from infhess.curvature.training_pass import GRAPHS, TrainedHessian, TrainingPass
+from infhess.optim import sharded
 from infhess.optim.rate.difference_probe import DifferenceProbe
+from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import MicroBatch, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
 from infhess.optim.reports import RateReport
+from infhess.optim.scalings.scaler import Scaler
 
 # A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read again.
 CHANGED = 1e-4
 # What a report may have taken off the state since, and what `observe` has counted.
 KEPT = ("observed", "observed_at", "shortened", "skipped", "bounded", "waiting")
-Read = Callable[[Any], Reading]  # along the optimizer's gradients and scaling, as they stand
+AnyProbe = Probe | DifferenceProbe
+Read = Callable[[AnyProbe], Reading]  # along the optimizer's gradients and scaling, as they stand
 
 
 class NothingToReadError(ValueError):
@@ -48,11 +53,11 @@ class Prober:
         self.pieces: list[MicroBatch] = []
         self.failure: Exception | None = None  # of this process, until all agree on it
         self.again: DifferenceProbe | None = None  # instead of these, a second run of the closure
-        self.probe: Probe | DifferenceProbe | None = None
+        self.probe: AnyProbe | None = None
         self.micro_batches, self._begun, self._probed, self.state.observed = 0, False, math.nan, 0.0
 
     def expects(self, points_of: Callable[[], int]) -> bool:
-        """Count a micro-batch; whether curvature is to be probed at the coming step."""
+        """Count a micro-batch; returns whether curvature is probed at the coming step."""
         due = self.state.due
         points = (self.attempt(points_of) or 0) if due else 0
         self.state.observed_at = self.state.steps + 1
@@ -61,7 +66,7 @@ class Prober:
         return due
 
     def attempt(self, prepare: Callable[[], Any]) -> Any:
-        """What a process does by itself before a probe; where there are others, an error waits until all agree on it."""
+        """What a process does by itself before a probe; with several processes, an error waits until all agree on it."""
         try:
             return prepare()
         except Exception as error:
@@ -75,19 +80,10 @@ class Prober:
         """Whether as many micro-batches were seen as the step before had: they come in equal numbers."""
         return self.micro_batches == self.state.micro_batches
 
-    def add(
-        self,
-        loss: Callable[[Batch], Tensor],
-        params: Sequence[Tensor],
-        batch: Batch,
-        points: int | None,
-        products: str,
-        generator: torch.Generator | None,
-    ) -> None:
-        """One more micro-batch to probe. Its graph is kept where it is the only one."""
-        # Dropout draws other masks at each probe and for each micro-batch.
-        masks = torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32)
-        source = Hessian(loss, params, [batch], products=products, points=points, generator=generator or masks)
+    def add(self, batch: Batch, make: Callable[[torch.Generator], Hessian]) -> None:
+        """One more micro-batch to probe, by a generator for dropout masks. Its graph is kept where it is the only one."""
+        # Other masks at each probe and for each micro-batch.
+        source = make(torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32))
         source.pooled = False  # the probe takes the mean over processes
         self.pieces.append(MicroBatch(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
 
@@ -100,14 +96,10 @@ class Prober:
         if done is not None and len(self.pieces) < GRAPHS:  # two of a step are kept, however many it has
             self.pieces.append(MicroBatch(TrainedHessian(done, seen), done))
 
-    def report(self, notes: tuple[str, ...], before: float, started: float) -> RateReport:
-        """Of the last probe, which began at this time, where the rate allowed for was `before`."""
-        notes = (*notes, *self.state.diagnostics(before))
-        return RateReport(self.state.uncertain, self.state.allowed, *self.cost, time.perf_counter() - started, notes)
-
-    def begin(self, read: Read, params: Sequence[Tensor]) -> tuple[str, ...]:
+    def begin(self, read: Read, params: Sequence[Tensor]) -> RateReport:
         """One probe. One that fails changes nothing, in all processes; the first has to tell something."""
         self._before, self._begun, self._params = copy(self.state), True, params
+        before, started = self.state.allowed, time.perf_counter()
         failure: ValueError | None = None
         try:
             self._follow(read)
@@ -125,7 +117,9 @@ class Prober:
             if first or isinstance(failure, DoubleBackwardError):
                 self.reset()
                 raise failure
-        return () if failure is None else (f"a curvature probe was skipped: {failure}",)
+        skipped = () if failure is None else (f"a curvature probe was skipped: {failure}",)
+        notes = (*skipped, *self.state.diagnostics(before))
+        return RateReport(self.state.uncertain, self.state.allowed, *self.cost, time.perf_counter() - started, notes)
 
     @torch.no_grad()
     def _follow(self, read: Read) -> None:
@@ -137,27 +131,27 @@ class Prober:
         self.cost = probe.cost
         state.count_points(all_reduce_mean([state.observed], probe.params[0].device)[0] * world_size())
         self._probed = reading.gradient
-        state.begin(probe.size(), reading.direction)
+        state.begin(sharded.size_of(probe.params), reading.direction)
         if math.isnan(reading.log_ratio):
             raise NothingToReadError("there was no gradient, or no curvature along it, on this batch")
         state.see(reading.log_ratio)
 
-    def finish(self, gradient: float, read: Read, params: Sequence[Tensor]) -> tuple[str, ...] | None:
+    def finish(self, gradient: float, read: Read, params: Sequence[Tensor]) -> RateReport | None:
         """The step is made with a gradient of this length: read again where it was clipped, unscaled or added to since.
 
-        Notes where it is probed here for the first time: all of a training pass is known only now.
+        A report where it is probed here for the first time: all of a training pass is known only now.
         """
-        notes, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
+        report, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
         try:
             if (self.pieces or self.again or self.failure) and math.isfinite(gradient):
                 if not self._begun:
-                    notes = self.begin(read, params)
+                    report = self.begin(read, params)
                 elif self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient:
                     self._read_anew(read)
         finally:
             self.reset()
         self.state.micro_batches = micro_batches
-        return notes
+        return report
 
     def expect_of_all(self) -> None:
         """A probe is due in all processes: one that has nothing to probe says so, and the others do not wait for it."""
@@ -165,7 +159,7 @@ class Prober:
             self.failure = AbsentError("no training pass was seen in it; call watch() or observe() in all processes")
 
     def _read_anew(self, read: Read) -> None:
-        """As if the first reading had not been; it stands where weights of the probe's graph have changed since."""
+        """Replace the first reading. It stays where weights of the probe's graph have changed since."""
         first, self.state = self.state, copy(self._before)
         for name in KEPT:
             setattr(self.state, name, getattr(first, name))
@@ -177,3 +171,22 @@ class Prober:
             self.state = first
             return
         self.state.probed()
+
+
+def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_state: RateState) -> Reading:
+    """A probe along Dg, with D and g of the coming step: g is what `.grad` holds, or of the batch before there is any."""
+    params = probe.params
+    first = isinstance(probe, Probe) and all(p.grad is None for p in params)
+    g = probe.own() if first and isinstance(probe, Probe) else gradients(params, scaler.state)
+    numbers = sum(real(p.detach()).numel() for p in params)
+    rate_state.measure(sharded.length_of([(g, params)]) / max(numbers, 1) ** 0.5)
+    found = {p: (group["betas"][1], rate_state.epsilon(group["eps"])) for group in groups for p in group["params"]}
+    options = [found[p] for p in params]
+
+    def scaled(i: int, x: Tensor) -> Tensor:
+        return scaler.ahead(params[i], *options[i], g[i], x)
+
+    def form(i: int, x: Tensor, y: Tensor) -> float:
+        return scaler.form(params[i], *options[i], g[i], x, y)
+
+    return probe.read(g, scaled, form) if isinstance(probe, Probe) else probe.read(g, scaled)

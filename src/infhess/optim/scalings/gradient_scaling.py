@@ -12,9 +12,8 @@ from torch import Tensor
 from infhess.optim.rate.settings import RateFreeRule
 
 Own = dict[str, Any]  # the state of a parameter
-Share = Callable[
-    ..., tuple[Tensor, ...]
-]  # evaluates a function of stacks of matrices, each by one of several processes
+# Evaluates a function of stacks of matrices, each by one of several processes.
+Share = Callable[..., tuple[Tensor, ...]]
 SQUARES = "exp_avg_sq"
 
 

@@ -37,6 +37,7 @@ REPORTS: dict[str, Callable[[RowFile, Path], object]] = {
     "benchmarks/convex-accuracy": lambda file, folder: accuracy_bench.report(file.rows, folder, seeds(file)),
     "benchmarks/convex-calibration": lambda file, folder: convex_calibration.report(file.rows, folder),
     "benchmarks/deep-final": nets,
+    "benchmarks/deep-fresh": nets,
 }
 
 if __name__ == "__main__":

@@ -93,6 +93,8 @@ PLAIN = (torch.optim.SGD, torch.optim.ASGD)
 
 def divisor(base: torch.optim.Optimizer) -> Divisor | None:
     """How the base scales gradients; None for one that does not, or in no known way (RAdam begins without)."""
+    if isinstance(base, PLAIN):
+        return None
     return next((rule for kind, rule in DIVISORS.items() if isinstance(base, kind)), None)
 
 

@@ -7,6 +7,7 @@ from torch import nn
 
 import dense
 import infhess
+from infhess.optim.preconditioning.directions import layout_of
 from quadratics import B, N, b, quadratic, stepped, two_layers
 from util import F64, close, randn
 
@@ -29,8 +30,8 @@ def test_blocks_follow_names_where_there_are_names():
     net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2), nn.Linear(2, 1))
     named = infhess.Preconditioned(torch.optim.SGD(net.named_parameters(), lr=1.0), rank=1, blocks="layer")
     plain = infhess.Preconditioned(torch.optim.SGD(net.parameters(), lr=1.0), rank=1, blocks="layer")
-    assert named._blocks() == [[0, 1], [2, 3], [4, 5]]
-    assert plain._blocks() == [[0, 1, 2, 3], [4, 5]]
+    assert layout_of(named.param_groups, "layer") == [[0, 1], [2, 3], [4, 5]]
+    assert layout_of(plain.param_groups, "layer") == [[0, 1, 2, 3], [4, 5]]
 
 
 def test_the_paper_is_applied_as_printed():

@@ -168,8 +168,8 @@ def test_what_braked_is_told_once_with_its_count():
     assert "has grown" in state.diagnostics(1.0)[0]
 
 
-@pytest.mark.parametrize(("points", "factor"), [(0.0, 4.0), (32.0, 4.0), (256.0, 4.0), (4.0, 2.0)])
-def test_where_rotated_curvature_allows_for_four_times_the_ratio_and_less_with_small_batches(points, factor):
+@pytest.mark.parametrize(("points", "factor"), [(0.0, 8.0), (32.0, 8.0), (256.0, 8.0), (4.0, 4.0)])
+def test_where_rotated_curvature_allows_for_eight_times_the_ratio_and_less_with_small_batches(points, factor):
     assert settled(log_rate=0.7, points=points, rule=KRONECKER).allowed == pytest.approx(factor * math.exp(0.7))
 
 

@@ -42,9 +42,8 @@ class RateFree(AveragingOptimizer, Joinable):
 
     Args:
         params: as for any torch optimizer.
-        weight_decay: by default matrices are made shorter by half of what noise adds to their length, which needs no constant
-            (with the diagonal scaling: not at all). A number is decoupled decay instead, as in AdamW: part of y that goes for
-            each unit of learning rate; 0 turns decay off.
+        weight_decay: by default half of what noise adds to the length of a matrix is taken off (diagonal scaling: nothing). A
+            number is decoupled decay, as in AdamW: the part of y that goes for each unit of learning rate.
         scaling: D: "kronecker", Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al. 2024); or "diagonal",
             Adam's. The former takes fewer steps, and for a layer of out × in up to 512 · out · in operations a step and
             128 · (out + in) numbers of memory more: with small batches and wide dense layers the latter may be faster.

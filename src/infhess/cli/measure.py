@@ -92,8 +92,9 @@ def named_errors(target: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         reason = str(error).strip().splitlines()
         where = "" if isinstance(error, ValueError | TypeError) else f" failed with {type(error).__name__}"
-        message = f"{target}{where}: {reason[0] if reason else 'no message'}; see it whole with --traceback"
-        raise UserCodeError(message) from error
+        raise UserCodeError(
+            f"{target}{where}: {reason[0] if reason else 'no message'}; see it whole with --traceback"
+        ) from error
 
 
 def load(target: str) -> Any:
@@ -149,8 +150,9 @@ def source_of(returned: Any, asked: Asked) -> BatchSource:
             raise ValueError("--matrix gauss-newton needs a function that returns (model, loss, batches)")
         return Hessian(first, second, batches, products=products, generator=generator)
     if not isinstance(first, nn.Module):
-        need = f"the function must return {FORMS}, with a torch.nn.Module as the model"
-        raise TypeError(f"{need}; it returned two functions")
+        raise TypeError(
+            f"the function must return {FORMS}, with a torch.nn.Module as the model; it returned two functions"
+        )
     params = {name: p for name, p in first.named_parameters() if p.requires_grad}
     if asked.matrix == "gauss-newton":
         if products != "exact":

@@ -57,8 +57,9 @@ def model_of(returned: Any) -> nn.Module:
     """The model that the checkpoints are of."""
     model = returned[0] if isinstance(returned, tuple | list) and returned else None
     if not isinstance(model, nn.Module):
-        need = "a function that returns (model, loss, batches)"
-        raise ValueError(f"--watch needs {need}, for the checkpoints to be loaded")
+        raise ValueError(
+            "--watch needs a function that returns (model, loss, batches), for the checkpoints to be loaded"
+        )
     return model
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -16,7 +16,9 @@ from infhess.harness.rows import Row
 def test_there_are_five_hundred_trials_all_different_and_every_value_among_them():
     found = trials(0)
     assert len(set(found)) == len(found) == 500
-    assert len({job.key for job in safety.jobs(0)}) == 500
+    jobs = list(safety.jobs(0))
+    assert len({job.key for job in jobs}) == len(jobs)
+    assert {sum(job.template.method == name for job in jobs) for name in (safety.ROTATED, safety.ADAM)} == {500}
     for field in fields(Trial):
         assert {getattr(t, field.name) for t in found} == set(GRID[field.name])
 
@@ -59,3 +61,21 @@ def test_lost_runs_are_counted_and_named(monkeypatch):
     text = safety.summary([row, dead])
     assert "of 2 runs" in text
     assert f"- {dead.problem}, batch {dead.batch_size}: 9, 2.4 at the start" in text
+
+
+def test_the_same_runs_of_peers_are_beside():
+    (a, b), runs = trials(0)[:2], []
+    for trial, infhess, adam in ((a, 1.0, math.inf), (b, CHANCE, 1.0)):
+        row = Row(safety.EXPERIMENT, trial.name, safety.ROTATED, 0, trial.batch, loss=infhess, metric=2.4)
+        runs += [row, replace(row, method=safety.ADAM, loss=adam)]
+    text = safety.summary(runs)
+    assert "Lost: 1 of 2 runs" in text
+    assert "| Adam | 2 | 1 | 1 | 1 |" in text
+    assert f"| {safety.ROTATED} | 2 | 1 | 0 | 0 |" in text
+
+
+def test_a_peer_runs_at_its_default():
+    job = next(job for job in safety.jobs(0) if job.template.method == safety.ADAM and job.template.batch_size == 1024)
+    (row,) = job.run()
+    assert math.isfinite(row.loss)
+    assert row.metric > 0

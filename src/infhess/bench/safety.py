@@ -1,4 +1,7 @@
-"""Is `RateFree` safe in any units, batch size, precision, labels and initialisation? Many short runs; none should be lost."""
+"""Is `RateFree` safe in any units, batch size, precision, labels and initialisation? Many short runs; none should be lost.
+
+The same runs with the defaults of two peers say how hard they are.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from infhess.bench.deep_baselines import METHODS, ROTATED
+from infhess.bench.deep_baselines import ADAM, METHODS, ROTATED, SCHEDULE_FREE
 from infhess.data import digits
-from infhess.harness import Job, Row, curve, ends, markdown
+from infhess.harness import Job, Row, curve, ends, markdown, missing
 from infhess.problems import Data, NetProblem, seeded
 from infhess.problems.nets import CharRecurrent, CharTransformer, mlp
 
 EXPERIMENT, RUNS, CHANCE = "bench-deep-safety", 500, math.log(10)
+COMPARED = (ROTATED, ADAM, SCHEDULE_FREE)
 FEWEST, MOST, POINTS = 100, 400, 3_200  # steps of a run: those that read so many points, within bounds
 
 
@@ -137,15 +141,17 @@ def trials(seed: int, runs: int = RUNS) -> list[Trial]:
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
-    """The trials; with `quick` a tenth of them."""
-    for trial in trials(seed, RUNS // 10 if quick else RUNS):
-        yield Job(Row(EXPERIMENT, trial.name, ROTATED, seed, trial.batch), run, (trial,))
+    """The trials with each method that is installed; with `quick` a tenth of them."""
+    absent = missing(METHODS)
+    for method in [name for name in COMPARED if name not in absent]:
+        for trial in trials(seed, RUNS // 10 if quick else RUNS):
+            yield Job(Row(EXPERIMENT, trial.name, method, seed, trial.batch), run, (trial,))
 
 
 def run(template: Row, trial: Trial) -> list[Row]:
     """The objective in the usual units at the start (metric) and at the end (loss)."""
-    problem = trial.problem()
-    rows = curve(problem, METHODS[ROTATED].make(0.0), template, trial.steps * trial.batch, ("",), math.inf)
+    problem, method = trial.problem(), METHODS[template.method]
+    rows = curve(problem, method.make(method.default or 0.0), template, trial.steps * trial.batch, ("",), math.inf)
     with seeded(template.seed):
         first = problem.value(problem.model()) / trial.loss
     (end,) = ends(rows)
@@ -162,16 +168,28 @@ def lost(row: Row) -> bool:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Runs and lost ones by each of what is varied."""
+    """Lost runs of each method; those of infhess by name, and by each of what is varied."""
     of = {(t.name, t.batch): t for t in (Trial(*values) for values in product(*GRID.values()))}
-    found = [(of[row.problem, row.batch_size], lost(row)) for row in rows]
+    mine = [row for row in rows if row.method == ROTATED]
+    found = [(of[row.problem, row.batch_size], lost(row)) for row in mine]
     lines = [["what", "value", "runs", "lost"]]
     for name, values in GRID.items():
         runs, gone = (Counter(getattr(t, name) for t, dead in found if dead >= least) for least in (False, True))
         lines += [[name.replace("_", " "), str(v), str(runs[v]), str(gone[v])] for v in values if runs[v]]
-    named = [f"- {r.problem}, batch {r.batch_size}: {r.loss:.4g}, {r.metric:.4g} at the start" for r in rows if lost(r)]
+    named = [f"- {r.problem}, batch {r.batch_size}: {r.loss:.4g}, {r.metric:.4g} at the start" for r in mine if lost(r)]
     head = (
-        f"Lost: {len(named)} of {len(rows)} runs. A run is lost if its objective is not finite, not below that at the start, "
+        f"Lost: {len(named)} of {len(mine)} runs. A run is lost if its objective is not finite, not below that at the start, "
         f"at chance ({CHANCE:.3f}), or above chance and not halved.\n"
     )
-    return "\n".join([head, *named, *([""] if named else []), markdown(lines)])
+    return "\n".join([head, *named, *([""] if named else []), markdown(lines), _compared(rows)])
+
+
+def _compared(rows: Sequence[Row]) -> str:
+    """Runs, lost ones, and those that are lost here alone or with infhess alone, by method."""
+    cells = {(row.method, row.problem, row.batch_size): lost(row) for row in rows}
+    lines = [["method", "runs", "lost", "lost where infhess is not", "not lost where infhess is"]]
+    for method in dict.fromkeys(row.method for row in rows):
+        both = [(dead, cells.get((ROTATED, p, b), dead)) for (name, p, b), dead in cells.items() if name == method]
+        counts = len(both), sum(a for a, _ in both), sum(a > b for a, b in both), sum(a < b for a, b in both)
+        lines.append([method, *map(str, counts)])
+    return markdown(lines)

@@ -85,20 +85,28 @@ def shared(p: Tensor, first: int) -> Callable[..., tuple[Tensor, ...]]:
     return evaluated
 
 
-def total(values: Sequence[float], params: Sequence[Tensor]) -> float:
-    """Σ of numbers that are each of the local part of a parameter, over all parts."""
-    sums: dict[tuple[Any, ...], float] = {}
-    for value, p in zip(values, params):
-        key = _groups(p)
-        sums[key] = sums.get(key, 0.0) + value
-    found = sums.pop((), 0.0)
-    for groups, value in sums.items():
-        device = params[0].device
-        part = torch.tensor(value, dtype=small_dtype(device), device=device)
-        for group in groups:
-            distributed.all_reduce(part, group=group)
-        found += float(part)
+def totals(values: Sequence[float], params: Sequence[Tensor]) -> list[float]:
+    """Numbers that are each of the local part of a parameter, summed over all its parts: one all-reduce for all of them."""
+    found, alike = list(values), dict[tuple[Any, ...], list[int]]()
+    for i, p in enumerate(params):
+        alike.setdefault(_groups(p), []).append(i)
+    for groups, places in alike.items():
+        if groups:
+            device = params[places[0]].device
+            sums = torch.tensor([values[i] for i in places], dtype=small_dtype(device), device=device)
+            for group in groups:
+                distributed.all_reduce(sums, group=group)
+            for i, value in zip(places, sums.tolist()):
+                found[i] = value
     return found
+
+
+def total(values: Sequence[float], params: Sequence[Tensor]) -> float:
+    """Their sum over all parameters and parts."""
+    sums = {_groups(p): (0.0, p) for p in params}
+    for value, p in zip(values, params):
+        sums[_groups(p)] = sums[_groups(p)][0] + value, p
+    return sum(totals(*zip(*sums.values()))) if sums else 0.0
 
 
 def _groups(p: Any) -> tuple[Any, ...]:
@@ -121,7 +129,7 @@ def lengths(tensors: Sequence[Tensor], params: Sequence[Tensor]) -> list[float]:
     norms = torch._foreach_norm([widened(x) for x in tensors])
     if not any(map(is_sharded, params)):
         return [float(n) for n in norms]
-    return [math.sqrt(total([float(n) ** 2], [p])) for n, p in zip(norms, params)]
+    return [math.sqrt(square) for square in totals([float(n) ** 2 for n in norms], params)]
 
 
 def size_of(params: Sequence[Tensor]) -> float:

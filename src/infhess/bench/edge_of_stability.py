@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,37 +22,51 @@ from infhess.problems.shuffled import objective
 from infhess.spectra import Tracker
 
 EXPERIMENT = "bench-curvature-edge"
-PROBLEM = "the paper's net at a tenth of its width, 500 images of CIFAR-10"
-IMAGES, BATCH, WIDTH = 500, 50, 0.1
-RATES, STEPS, EVERY = (0.02, 0.05), 400, 10
+BATCH, EVERY = 50, 10  # points per batch of the tracker, and steps between two updates
+RATES = 0.02, 0.05
 LOSS = "training loss"
 NAMES = ("value", "low", "high", "limit")
 COLOURS = (plots.BLUE, plots.ORANGE)
 
 
+class Case(NamedTuple):
+    """The width of the paper's net, images of CIFAR-10, and steps of gradient descent."""
+
+    width: float
+    images: int
+    steps: int
+
+
+CASES = {
+    "the paper's net at a tenth of its width, 500 images of CIFAR-10": Case(0.1, 500, 400),
+    "the paper's net, 200 images of CIFAR-10": Case(1.0, 200, 200),
+}
+
+
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
-    """One run for each learning rate."""
-    for rate in RATES[1:] if quick else RATES:
-        template = Row(EXPERIMENT, PROBLEM, f"η = {rate:g}: value", seed, IMAGES)
-        yield Job(template, followed, (rate, 20 if quick else STEPS))
+    """One run for each net and learning rate."""
+    for name, case in list(CASES.items())[: 1 if quick else None]:
+        for rate in RATES[1:] if quick else RATES:
+            template = Row(EXPERIMENT, name, f"η = {rate:g}: value", seed, case.images)
+            yield Job(template, followed, (case._replace(steps=20) if quick else case, rate))
 
 
-def followed(template: Row, rate: float, steps: int) -> list[Row]:
+def followed(template: Row, case: Case, rate: float) -> list[Row]:
     """Full-batch gradient descent; a tracker that reads mini-batches estimates the eigenvalue every few steps."""
     with seeded(template.seed):
-        net = paper_net(WIDTH, xavier=True)
+        net = paper_net(case.width, xavier=True)
     images, labels = cifar10()
-    x, y = images[:IMAGES].float(), labels[:IMAGES]
+    x, y = images[: case.images].float(), labels[: case.images]
     x = (x - x.mean()) / x.std()  # over all pixels
     loss, params = objective(cross_entropy, net, 0.0), list[Tensor](net.parameters())
     batches = Shuffled((x, y), BATCH, torch.Generator().manual_seed(template.seed))
     tracker, rows, start = Tracker(Hessian(loss, params, batches)), [], time.perf_counter()
-    for step in range(steps + 1):
+    for step in range(case.steps + 1):
         value, gradients = _gradient(loss, params, x, y)
         if step % EVERY == 0:
             tracker.update(rate=rate, step=step)
             moment = tracker.history[-1]
-            row = replace(template, data_points=step * IMAGES, seconds=time.perf_counter() - start, loss=value)
+            row = replace(template, data_points=step * case.images, seconds=time.perf_counter() - start, loss=value)
             products = sum(m.products for m in tracker.history)
             numbers = dict(zip(NAMES, (moment.values[0], moment.low[0], moment.high[0], 2 / rate)))
             rows += [replace(row, method=f"η = {rate:g}: {n}", metric=v, products=products) for n, v in numbers.items()]
@@ -70,41 +85,61 @@ def _gradient(loss: Callable[[Data], Tensor], params: list[Tensor], x: Tensor, y
     return total, sums
 
 
-def curves(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
-    """By learning rate, then by name: value, low, high, limit."""
-    found: dict[str, dict[str, list[Row]]] = {}
+Curves = dict[str, list[Row]]  # by name: value, low, high, limit
+
+
+def curves(rows: Sequence[Row]) -> dict[str, dict[str, Curves]]:
+    """By net, then by learning rate."""
+    found: dict[str, dict[str, Curves]] = {}
     for row in rows:
         if row.experiment == EXPERIMENT:
             rate, name = row.method.split(": ")
-            found.setdefault(rate, {}).setdefault(name, []).append(row)
+            found.setdefault(row.problem, {}).setdefault(rate, {}).setdefault(name, []).append(row)
     return found
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """For each rate: when the interval first reaches 2/η, the eigenvalue in the last third, and products per update."""
-    lines = [["rate", "2/η", "first step with 2/η in the interval", "λ₁ · η/2 in the last third", "products an update"]]
-    for rate, curve in curves(rows).items():
-        limit = curve["limit"][0].metric
-        bounds = zip(curve["low"], curve["high"])
-        reached = [a.data_points // IMAGES for a, b in bounds if a.metric <= limit <= b.metric]
-        late = curve["value"][-len(curve["value"]) // 3 :]
-        ratio = sum(r.metric for r in late) / len(late) / limit
-        each = curve["value"][-1].products / len(curve["value"])
-        lines.append([rate, f"{limit:g}", str(reached[0]) if reached else "never", f"{ratio:.2f}", f"{each:.1f}"])
+    """For each run: when the interval first reaches 2/η, the eigenvalue in the last third, and products per update."""
+    reached = "first step with 2/η in the interval"
+    lines = [["net", "rate", "2/η", reached, "λ₁ · η/2 in the last third", "products an update"]]
+    for net, by_rate in curves(rows).items():
+        lines += [[net, rate, *_cells(curve)] for rate, curve in by_rate.items()]
     return markdown(lines)
 
 
+def _cells(curve: Curves) -> list[str]:
+    limit, value = curve["limit"][0].metric, curve["value"]
+    reached = [step(a) for a, b in zip(curve["low"], curve["high"]) if a.metric <= limit <= b.metric]
+    late = value[-len(value) // 3 :]
+    ratio, each = sum(r.metric for r in late) / len(late) / limit, value[-1].products / len(value)
+    return [f"{limit:g}", str(reached[0]) if reached else "never", f"{ratio:.2f}", f"{each:.1f}"]
+
+
+def step(row: Row) -> int:
+    """Of gradient descent, each of which reads all images."""
+    return row.data_points // row.batch_size
+
+
 def figure(rows: Sequence[Row], path: Path) -> Path:
-    """λ₁ with its 95 % intervals over steps, and 2/η, one colour per rate; the loss below."""
-    fig, (above, below) = plots.figure(7.0, 5.4, nrows=2, sharex=True, height_ratios=(2, 1))
-    for (rate, curve), colour in zip(curves(rows).items(), COLOURS):
-        steps = [r.data_points // IMAGES for r in curve["value"]]
-        value, low, high, limit = ([r.metric for r in curve[name]] for name in NAMES)
-        band(above, steps, value, low, high, f"λ₁ with its 95 % interval, {rate}", colour)
-        above.axhline(limit[0], color=colour, linestyle="--", linewidth=1.2)
-        above.annotate(f"2/η, {rate}", (steps[-1], limit[0]), color=INK, ha="right", va="bottom", fontsize=8)
-        below.plot(steps, [r.loss for r in curve["value"]], color=colour, label=rate)
-    above.set(ylabel="curvature", yscale="log")
-    below.set(xlabel="step of gradient descent", ylabel=LOSS)
-    above.legend(frameon=False)
+    """λ₁ with its 95 % intervals over steps, and 2/η, one colour per rate; the loss below; nets side by side."""
+    found = curves(rows)
+    columns = {"ncols": len(found), "sharex": "col", "squeeze": False}
+    fig, axes = plots.figure(5.2 * len(found) + 1.6, 5.4, nrows=2, height_ratios=(2, 1), **columns)
+    for (net, by_rate), above, below in zip(found.items(), *axes):
+        for (rate, curve), colour in zip(by_rate.items(), COLOURS):
+            _draw(above, below, rate, curve, colour)
+        above.set(yscale="log", title=net)
+        below.set(xlabel="step of gradient descent")
+    axes[0, 0].set(ylabel="curvature")
+    axes[1, 0].set(ylabel=LOSS)
+    axes[0, 0].legend(frameon=False)
     return plots.save(fig, path)
+
+
+def _draw(above: Any, below: Any, rate: str, curve: Curves, colour: str) -> None:
+    steps = [step(r) for r in curve["value"]]
+    value, low, high, limit = ([r.metric for r in curve[name]] for name in NAMES)
+    band(above, steps, value, low, high, f"λ₁ with its 95 % interval, {rate}", colour)
+    above.axhline(limit[0], color=colour, linestyle="--", linewidth=1.2)
+    above.annotate(f"2/η, {rate}", (steps[-1], limit[0]), color=INK, ha="right", va="bottom", fontsize=8)
+    below.plot(steps, [r.loss for r in curve["value"]], color=colour, label=rate)

@@ -9,7 +9,7 @@ import pytest
 from infhess.bench import deep_results
 from infhess.bench.deep_baselines import ADAM, COSINE, SCHEDULE_FREE
 from infhess.bench.deep_bench import EXPERIMENT, Selection, beyond, jobs, method_of
-from infhess.bench.standings import COSTS, MINE, Standings, default_of, reached, slower_start
+from infhess.bench.standings import COSTS, MINE, Standings, behind_until, default_of, reached
 from infhess.harness.jobs import run as run_jobs
 from infhess.harness.rows import Row, RowFile
 from infhess.harness.training import ACCURACY
@@ -71,8 +71,11 @@ def test_the_cost_of_a_goal_is_between_two_rows(tiny):
 def test_a_slower_start_is_seen(tiny):
     rival = default_of(SCHEDULE_FREE)
     other = curve(tiny, rival, (1.0, 0.5, 0.2))
-    assert not slower_start(Standings([*other, *curve(tiny, MINE, (0.9, 0.4, 0.1))], [0]), tiny, rival)
-    assert slower_start(Standings([*other, *curve(tiny, MINE, (1.1, 0.4, 0.1))], [0]), tiny, rival)
+    ends = {0.0: (0.9, 0.4, 0.1), 1 / 3: (1.1, 0.4, 0.1), 2 / 3: (0.9, 0.6, 0.1), 1.0: (1.1, 0.4, 0.3)}
+    for share, losses in ends.items():
+        standings = Standings([*other, *curve(tiny, MINE, losses)], [0])
+        assert behind_until(standings, tiny, rival) == pytest.approx(share)
+    assert behind_until(standings, tiny, rival, first=1.1) == 0
 
 
 def test_profiles_are_ratios_to_the_best_problem_by_problem():

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from infhess._version import __version__
 from infhess.bench.deep_baselines import ADAM, COSINE, METHODS, MUON, NO_RATE, SCHEDULE_FREE, SOAP, warm_cosine
-from infhess.bench.standings import COSTS, MEASURES, MINE, Standings, default_of, slower_start
+from infhess.bench.standings import COSTS, MEASURES, MINE, Standings, behind_until, default_of
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
 from infhess.harness import RATE, Cells, Row, Target, at_least, at_most, markdown, missing, target_cells
@@ -65,7 +65,8 @@ def _way(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Tar
         won = {n: standings.cost(n, MINE, of) <= standings.cost(n, standings.tuned(n, COSINE), of) for n in raced}
         yield from _share(f"{title}: fewer {of} to the final objective of {COSINE}, tuned", won, 0.5)
     rival = default_of(SCHEDULE_FREE)
-    slow = [n for n in names if standings.runs(n, rival) and slower_start(standings, n, rival)]
+    until = {n: behind_until(standings, n, rival) for n in names if standings.runs(n, rival)}
+    slow = [f"{name} until {share:.0%}" for name, share in until.items() if share]
     what = f"{title}: problems where it is behind {rival} at some time from 5 % of the run on"
     yield at_most(_listed(what, slow), len(slow), 0)
     runs = [run for name in names for run in standings.runs(name, MINE)]

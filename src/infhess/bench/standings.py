@@ -108,15 +108,18 @@ def reached(run: Sequence[Row], goal: float, cost: Cost) -> float:
     return math.inf
 
 
-def slower_start(standings: Standings, problem: str, rival: str, share: float = 0.05) -> bool:
-    """Whether infhess is behind a rival at some time from this share of the run on, at equal work, in most seeds."""
+def behind_until(standings: Standings, problem: str, rival: str, first: float = 0.05) -> float:
+    """The last share of the run, from the first one on, at which infhess is behind a rival at equal work; 0 where never.
+
+    The median over seeds.
+    """
     pairs = zip(standings.runs(problem, MINE), standings.runs(problem, rival))
-    votes = [any(_behind(mine, other, share)) for mine, other in pairs]
-    return sum(votes) * 2 > len(votes)
+    return median(max(_behind(mine, other, first), default=0.0) for mine, other in pairs)
 
 
-def _behind(mine: Sequence[Row], other: Sequence[Row], share: float) -> Iterator[bool]:
+def _behind(mine: Sequence[Row], other: Sequence[Row], first: float) -> Iterator[float]:
     work = COSTS["gradients"]
     for row in other:
-        if work(row) >= share * work(other[-1]):
-            yield reached(mine, row.loss, work) > work(row)
+        share = work(row) / work(other[-1])
+        if share >= first and reached(mine, row.loss, work) > work(row):
+            yield share

@@ -30,7 +30,7 @@ class Transformer(nn.Module):
         return self.head(self.block(self.embed(tokens) + self.place, src_mask=self.mask))
 
 
-# Sequences that count on by a step of their own: the third token on can be told.
+# Each sequence counts up by a step of its own: tokens can be predicted from the third on.
 tokens = (torch.randint(LETTERS, (256, 1)) + torch.randint(1, 4, (256, 1)) * torch.arange(LENGTH + 1)) % LETTERS
 x, y = tokens[:, :-1], tokens[:, 1:]
 model = Transformer()

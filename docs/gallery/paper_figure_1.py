@@ -1,8 +1,8 @@
 """The paper's Figure 1.
 
 De Roos & Hennig (2019) train on SARCOS with 253 features and a condition number of 1e5, at four batch sizes. The rows come
-from `infhess reproduce regression`, which computes them on the real data (`infhess data get sarcos`); here they are read and
-drawn. Learning rates of sgd and of the paper's method are the best of a grid; infhess has none.
+from `infhess reproduce regression`, which computes them on the real data (`infhess data get sarcos`); this script only draws
+them. Learning rates of sgd and of the paper's method are the best of a grid; infhess has none.
 
 Figure: Four panels, batch 32 to 256: gap against data points; the paper's method falls far below sgd, infhess below
 both.

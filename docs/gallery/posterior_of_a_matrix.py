@@ -1,7 +1,7 @@
 """The posterior of a small matrix, as a picture.
 
-A symmetric matrix of 12 rows is seen through noisy products alone. Each product tells something of a whole row and column:
-the mean takes shape, and the standard deviation of each entry falls where products have been.
+A symmetric matrix of 12 rows is inferred from noisy products alone. With each product the posterior mean comes closer to the
+matrix, and the standard deviation of its entries falls.
 
 Figure: Six small matrices: the truth, then posterior mean (above) and standard deviation (below) after 1, 4 and 10
 products.

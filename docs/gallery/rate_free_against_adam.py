@@ -1,7 +1,7 @@
 """RateFree against Adam at five learning rates.
 
-One net on scikit-learn's digits, the same batches for all. Adam needs its learning rate to be found; RateFree reads its
-own off the curvature of one batch in eighty.
+One net on scikit-learn's digits, the same batches for all. Adam needs a search for its learning rate; RateFree computes its
+own from the curvature of about one batch in eighty.
 
 Figure: Training loss against steps: Adam at five learning rates in grey shades, RateFree in blue at or below the best
 of them.

@@ -1,7 +1,7 @@
 """The spectrum of a net with intervals, against the exact one.
 
 Ten eigenvalues of a net's Hessian over all its data, from mini-batches of 32, with 95 % intervals. The net is small enough
-for the exact matrix to be at hand: nine or ten of ten crosses should lie within their bars.
+to compute the exact matrix: nine or ten of ten crosses should lie within their bars.
 
 Figure: Ten largest eigenvalues: dots with error bars from mini-batches, crosses for the exact values, nearly all
 within the bars.

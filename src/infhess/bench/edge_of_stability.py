@@ -101,7 +101,7 @@ def curves(rows: Sequence[Row]) -> dict[str, dict[str, Curves]]:
 def summary(rows: Sequence[Row]) -> str:
     """For each run: when the interval first reaches 2/η, the eigenvalue in the last third, and products per update."""
     reached = "first step with 2/η in the interval"
-    lines = [["net", "rate", "2/η", reached, "λ₁ · η/2 in the last third", "products an update"]]
+    lines = [["net", "rate", "2/η", reached, "λ₁ · η/2 in the last third", "products per update"]]
     for net, by_rate in curves(rows).items():
         lines += [[net, rate, *_cells(curve)] for rate, curve in by_rate.items()]
     return markdown(lines)

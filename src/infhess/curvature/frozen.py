@@ -18,7 +18,7 @@ from infhess.curvature.source import Source
 # Repeated products of a vector that differ by more than this many rounding errors are noisy.
 REPEATS = 1e4
 
-# If there are fewer batches than this, they are compared before they are kept.
+# The first batches, up to this many, are compared before the data is kept.
 FEW = 8
 
 Apply = Callable[..., tuple[Tensor, Tensor, Tensor]]

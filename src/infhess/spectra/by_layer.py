@@ -45,7 +45,7 @@ def spectrum(
             further round if it would bring the total above this many data points (products, for a source without data), a
             million by default; `memory`, bytes for the directions and the deviations of their products, 8 vectors each: beyond
             it deviations are kept in bfloat16, then on disk, and then there are fewer directions, but at least k (by default
-            deviations are on disk if they would take more than 2 GiB); `generator`, random numbers for the start.
+            deviations are on disk if all would take more than 2 GiB); `generator`, random numbers for the start.
 
     >>> import torch
     >>> from infhess import Hessian

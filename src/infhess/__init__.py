@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when one of them is first asked for: `infhess --help` does without torch."""
+    """Import public names when one is first used: `infhess --help` does not need torch."""
     if name == "integrations":
         return import_module("infhess.integrations")
     if name == "__all__" or not name.startswith("_"):

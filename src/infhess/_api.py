@@ -1,4 +1,4 @@
-"""The public names, one list for all of them; `infhess` hands them out when one is first asked for."""
+"""The list of public names; `infhess` imports them when one is first used."""
 
 from infhess._version import __version__
 from infhess.active import State, infer, infer_steps

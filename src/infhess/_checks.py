@@ -1,4 +1,4 @@
-"""Checks of input, each one sentence: what was expected, what came, what to do."""
+"""Checks of input, with one-sentence messages: what was expected, what was given, what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def as_real(x: Any, name: str, like: Tensor | None = None) -> Tensor:
     """A detached float tensor from a tensor, a NumPy array or nested lists of floats."""
     if not isinstance(x, Tensor):
         try:
-            # A copy: views with negative strides, and read-only arrays, are no tensors.
+            # A copy: torch cannot share arrays with negative strides or read-only arrays.
             x = torch.as_tensor(x.copy() if type(x).__module__ == "numpy" else x)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"{name}: expected a tensor or an array of floats, got {type(x).__name__}") from error
@@ -41,7 +41,7 @@ def as_vectors(x: Any, name: str, size: int, like: Tensor) -> Tensor:
 
 
 def same_place(x: Tensor, y: Tensor, names: str) -> None:
-    """Both tensors share their device and dtype."""
+    """Check that both tensors share their device and dtype."""
     if x.device != y.device:
         raise ValueError(f"{names}: expected one device, got {x.device} and {y.device}; move one with .to(device)")
     if x.dtype != y.dtype:
@@ -49,37 +49,37 @@ def same_place(x: Tensor, y: Tensor, names: str) -> None:
 
 
 def finite_columns(X: Tensor, name: str) -> None:
-    """No column of X holds NaN or infinity; the message names the first observation that does."""
+    """Check that no column of X holds NaN or infinity; the message names the first observation that does."""
     bad = ~finite(X)
     if bool(bad.any()):
         raise ValueError(f"{name}: observation {int(bad.nonzero()[0])} holds NaN or infinity; leave it out or fix it")
 
 
 def finite(X: Tensor) -> Tensor:
-    """Whether each column (or the one vector) is finite throughout.
+    """Whether each column (or the vector) is finite throughout.
 
-    NaN and infinity survive a norm: one number per column instead of a test (and a copy) of every entry. The second test is
-    for squares that overflow.
+    NaN and infinity survive a norm: one number per column instead of a test (and a copy) of every entry. The second test
+    handles squares that overflow.
     """
     good = torch.isfinite(torch.linalg.vector_norm(X, dim=0))
     return good if bool(good.all()) else torch.isfinite(torch.linalg.vector_norm(X, ord=torch.inf, dim=0))
 
 
 def column_norms(X: Tensor) -> Tensor:
-    """The length of each column, safe against under- and overflow of the squares."""
+    """The norm of each column, safe against underflow and overflow of the squares."""
     norms: Tensor = torch.linalg.vector_norm(X, dim=0)
     tiny, huge = torch.finfo(X.dtype).tiny ** 0.5, torch.finfo(X.dtype).max ** 0.5
     doubtful = ~((norms > tiny) & (norms < huge))
     if bool(doubtful.any()):
         top = torch.linalg.vector_norm(X, ord=torch.inf, dim=0)
-        if bool((doubtful & (top > 0)).any()):  # else they are columns of zeros, and no copy is made
+        if bool((doubtful & (top > 0)).any()):  # otherwise these columns are zero, and no copy is made
             top = top.clamp(min=torch.finfo(X.dtype).tiny)
             norms = top * torch.linalg.vector_norm(X / top, dim=0)
     return norms
 
 
 def finite_number(x: Any, name: str, *, least: float = -float("inf"), strict: bool = False) -> float:
-    """A finite float not below `least` (above it where strict)."""
+    """A finite float, at least `least` (greater if strict)."""
     if isinstance(x, bool | str) or (isinstance(x, Tensor) and x.numel() != 1):
         raise TypeError(f"{name}: expected one number, got {x!r}")
     try:
@@ -110,17 +110,17 @@ def count(k: Any, name: str, most: int | None = None) -> int:
 
 
 def generator_on(generator: Any) -> torch.device | None:
-    """The device of a generator; None where none was given."""
+    """The device of a generator; None if none was given."""
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator: expected a torch.Generator or None, got {type(generator).__name__}")
     return None if generator is None else generator.device
 
 
 def small_dtype(device: torch.device) -> torch.dtype:
-    """The dtype of m×m problems: double, whatever the dtype of the long columns, where the device has it."""
+    """The dtype of m×m problems: double if the device has it, whatever the dtype of the long columns."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def rounding(dtype: torch.dtype, terms: int) -> float:
-    """Relative size below which a sum of so many terms, or a singular value of such a matrix, is noise of rounding."""
+    """Relative size below which a sum of this many terms, or a singular value of such a matrix, is rounding error."""
     return 8 * max(terms, 1) * torch.finfo(dtype).eps

@@ -1,4 +1,4 @@
-"""Processes that train one model together: what each has measured, agreed upon by all-reduce."""
+"""Distributed training: what each process has measured, combined by all-reduce."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from infhess._checks import small_dtype
 
 
 def world_size() -> int:
-    """How many processes train together; 1 where none were started."""
+    """Number of processes that train together; 1 without `torch.distributed`."""
     together = distributed.is_available() and distributed.is_initialized()
     return distributed.get_world_size() if together else 1
 
 
 def all_reduce_mean(values: Sequence[float], device: torch.device) -> list[float]:
-    """Each number averaged over the processes that have it; NaN where none has. All of them have to call this together."""
+    """Average each number over the processes that have it; NaN if none has. All processes have to call this together."""
     if world_size() == 1:
         return list(values)
     known = [math.isfinite(v) for v in values]
@@ -29,12 +29,12 @@ def all_reduce_mean(values: Sequence[float], device: torch.device) -> list[float
 
 
 def any_process(condition: bool, device: torch.device) -> bool:
-    """Whether the condition holds in some process."""
+    """Whether the condition holds in any process."""
     return all_reduce_mean([float(condition)], device)[0] > 0
 
 
 def mean_over_processes(tensor: Tensor) -> Tensor:
-    """The mean of a tensor over processes, in place where there are several."""
+    """The mean of a tensor over processes; in place if there are several."""
     if world_size() > 1:
         distributed.all_reduce(tensor)
         tensor /= world_size()
@@ -42,7 +42,7 @@ def mean_over_processes(tensor: Tensor) -> Tensor:
 
 
 def all_reduce_sum(values: Sequence[float], device: torch.device) -> list[float]:
-    """Each number summed over processes."""
+    """Sum each number over processes."""
     if world_size() == 1:
         return list(values)
     sums = torch.tensor(values, dtype=small_dtype(device), device=device)
@@ -52,5 +52,5 @@ def all_reduce_sum(values: Sequence[float], device: torch.device) -> list[float]
 
 
 def rank() -> int:
-    """Which of the processes this is."""
+    """The rank of this process."""
     return distributed.get_rank() if world_size() > 1 else 0

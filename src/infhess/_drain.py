@@ -1,4 +1,4 @@
-"""A function that drains a generator has the generator's signature: it is written once."""
+"""A function that drains a generator takes over the generator's signature, which is then written only once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ S = TypeVar("S")
 
 
 def drains(steps: Callable[P, Iterator[S]]) -> Callable[[Callable[[Iterator[S]], R]], Callable[P, R]]:
-    """Decorate a function of the states of `steps`: it becomes a function of what `steps` takes.
+    """Decorate a function of the states of `steps`: it becomes a function with the arguments of `steps`.
 
     >>> def count_to(n):
     ...     yield from range(1, n + 1)

@@ -1,4 +1,4 @@
-"""Pictures and tables of results, made where a user asks for them: matplotlib and pandas are imported here and late."""
+"""Plots and tables of results, made on request: matplotlib and pandas are imported only here, and late."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 COLOURS = (BLUE, ORANGE, "#0b8f6a", "#a8458c", GREY)
-ROWS = 100  # of a table in a notebook
+ROWS = 100  # of a table in a notebook, at most
 
 
 def needed(module: str, what: str, remedy: str) -> Any:
-    """A module that is not among the requirements, or an error that names the remedy."""
+    """Import an optional module, or raise an error that names the remedy."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -23,7 +23,7 @@ def needed(module: str, what: str, remedy: str) -> Any:
 
 
 def axes(ax: Any = None) -> Any:
-    """The axes given, or new ones, without a frame above and to the right."""
+    """The given axes, or new ones, without a frame above and to the right."""
     if ax is not None:
         return ax
     pyplot = needed("matplotlib.pyplot", "plot", "pip install 'infhess[experiments]'")
@@ -37,7 +37,7 @@ def bars(
     ax: Any, values: Sequence[float], low: Sequence[float], high: Sequence[float], label: str, colour: str = BLUE,
     names: Sequence[Any] | None = None,
 ) -> Any:  # fmt: skip
-    """Values with their intervals, numbered or above their names; a logarithmic scale where all are positive."""
+    """Values with their intervals, numbered or labelled with their names; on a logarithmic scale if all are positive."""
     below = [max(0.0, v - a) for v, a in zip(values, low)]
     above = [max(0.0, b - v) for v, b in zip(values, high)]
     names = range(1, len(values) + 1) if names is None else names
@@ -55,7 +55,7 @@ def band(
     ax: Any, x: Sequence[float], middle: Sequence[float], low: Sequence[float], high: Sequence[float], label: str,
     colour: str = BLUE,
 ) -> Any:  # fmt: skip
-    """A line within its intervals."""
+    """A line with a band of intervals."""
     ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
     ax.plot(x, middle, "o-", color=colour, markersize=3, linewidth=1.4, label=label)
     return ax
@@ -75,18 +75,18 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 
 class Rows(ABC):
-    """A result made of rows, values with 95 % intervals: a table in a notebook, a DataFrame, a picture."""
+    """A result made of rows, values with 95 % intervals: a table in a notebook, a DataFrame, a plot."""
 
     @abstractmethod
     def _columns(self) -> dict[str, list[Any]]:
-        """`value`, `low`, `high` and more by name; the first one names or numbers the rows, where there are several."""
+        """`value`, `low`, `high` and more by name; if there are several rows, the first column names or numbers them."""
 
     def to_pandas(self) -> Any:
         """A DataFrame with one row per value, and its 95 % interval; needs pandas."""
         return frame(self._columns())
 
     def plot(self, ax: Any = None) -> Any:
-        """The values with their 95 % intervals; needs matplotlib. Returns the axes."""
+        """Plot the values with their 95 % intervals; needs matplotlib. Returns the axes."""
         return picture(self._columns(), ax, "95 % interval")
 
     def _repr_html_(self) -> str:
@@ -96,7 +96,7 @@ class Rows(ABC):
 
 
 def picture(columns: Mapping[str, list[Any]], ax: Any, label: str) -> Any:
-    """Rows as points with intervals, above what the first column says."""
+    """Rows as points with intervals, labelled by the first column."""
     ax, (what, names) = axes(ax), next(iter(columns.items()))
     alone, value = what == "value", columns["value"]
     bars(ax, value, columns.get("low", value), columns.get("high", value), label, names=None if alone else names)
@@ -110,6 +110,6 @@ def _cell(v: Any) -> str:
 
 
 def short(values: Sequence[float], most: int = 5) -> str:
-    """A few numbers in a line: 3.2, 1.1, 0.4, …"""
+    """A few numbers in one line: 3.2, 1.1, 0.4, …"""
     shown = [f"{v:.4g}" for v in values[:most]]
     return ", ".join(shown + (["…"] if len(values) > most else []))

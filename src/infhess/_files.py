@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes: a file is complete or absent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not."""
+    """A temporary path next to `path`, renamed to it if the block succeeds and removed if it fails."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent}: there is no such folder; make it first")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)

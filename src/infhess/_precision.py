@@ -1,4 +1,4 @@
-"""Full precision for our own algebra, whatever autocast the caller has turned on."""
+"""Full precision for the library's own algebra, whatever autocast the caller has turned on."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ R = TypeVar("R")
 
 
 def full_precision(f: Callable[P, R]) -> Callable[P, R]:
-    """f with autocast off while it runs, for every public entry. A loss that wants autocast opens it inside of itself.
+    """f with autocast off while it runs, for every public entry point. A loss that wants autocast enters it inside.
 
-    A generator that f gives runs without autocast too; between its steps, in the caller's body, autocast is the caller's.
+    A generator returned by f also runs without autocast; between its steps, the caller's autocast applies.
     """
 
     @wraps(f)
@@ -46,7 +46,7 @@ def full_precision_step(step: Callable[P, R]) -> Callable[P, R]:
 
 
 def _any_on() -> bool:
-    """A fraction of a microsecond, for hot loops; older versions of PyTorch leave MPS out of the first."""
+    """Takes a fraction of a microsecond, for hot loops; in older versions of PyTorch the first test leaves out MPS."""
     return torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled("mps")
 
 
@@ -57,7 +57,7 @@ def _without_autocast(f: Callable[..., R], *args: Any, **kwargs: Any) -> R:
 
 @contextmanager
 def autocast_off() -> Iterator[None]:
-    """Within: no autocast, on any device."""
+    """Within the context there is no autocast, on any device."""
     with ExitStack() as stack:
         for device, _, _ in _autocasts():
             stack.enter_context(torch.autocast(device, enabled=False))
@@ -65,7 +65,7 @@ def autocast_off() -> Iterator[None]:
 
 
 def _autocasts() -> list[tuple[str, torch.dtype, bool]]:
-    """Device, dtype and use of the cache of each autocast that is on."""
+    """Device, dtype and cache setting of each active autocast."""
     if not _any_on():
         return []
     on = [device for device in (*DEVICES, torch._C._get_privateuse1_backend_name()) if _is_on(device)]
@@ -75,12 +75,12 @@ def _autocasts() -> list[tuple[str, torch.dtype, bool]]:
 def _is_on(device: str) -> bool:
     try:
         return torch.is_autocast_enabled(device)
-    except RuntimeError:  # a device that this PyTorch has no autocast for
+    except RuntimeError:  # this PyTorch has no autocast for the device
         return False
 
 
 def _with_autocast(autocasts: list[tuple[str, torch.dtype, bool]], argument: Any) -> Any:
-    """A closure that runs under these autocasts; any other argument as it is."""
+    """A closure that runs under these autocasts; any other argument unchanged."""
     if not callable(argument) or isinstance(argument, torch.optim.Optimizer):
         return argument
 
@@ -95,7 +95,7 @@ def _with_autocast(autocasts: list[tuple[str, torch.dtype, bool]], argument: Any
 
 
 def _stepwise(generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """The same generator with autocast off in its steps: at a yield it is as the caller left it."""
+    """The same generator with autocast off in its steps; at each yield the caller's autocast is restored."""
     step = partial(next, generator)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Algorithm 1 of de Roos & Hennig 2019: a product along a direction, inference, and the next direction from what is known."""
+"""Algorithm 1 of de Roos & Hennig 2019: a product along a direction, inference, and the next direction from the posterior."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Policy: TypeAlias = Callable[[Posterior, Tensor, Tensor], Tensor | None]
 
 
 class State(NamedTuple):
-    """What is known after a step: the posterior, the last unit direction and its product, products so far.
+    """What is known after a step: the posterior, the last unit direction and its product, and the number of products.
 
     >>> import torch, infhess
     >>> source = infhess.Products(torch.diag(torch.arange(1.0, 5.0)), gradient=lambda: torch.ones(4))
@@ -77,10 +77,10 @@ def infer(_states: Iterator[State]) -> Posterior:
 
     Args:
         source: a source of products and gradients (`Products`, `Hessian`, …), or a square matrix with `@`.
-        steps: the number of products. Fewer are taken where the gradient holds nothing new.
+        steps: the number of products. Fewer are taken if the gradient holds nothing new.
         method: "curvature", the library's best, or "paper", as printed.
-        prior: instead of the method's own: `CurvatureShaped()`, or what the pilot batches of the paper suggest.
-        generator: for the random vectors that stand for gradients where the source is a matrix.
+        prior: replaces the method's own: `CurvatureShaped()`, or the one from the paper's pilot batches.
+        generator: random numbers for the vectors that replace gradients if the source is a matrix.
 
     >>> import torch
     >>> from infhess.curvature import Products
@@ -100,7 +100,7 @@ def infer(_states: Iterator[State]) -> Posterior:
 
 
 def _paper(source: Source, steps: int, prior: Prior | None) -> Iterator[State]:
-    """As printed: pilot batches set the prior, the first direction comes from their mean gradient, s = −B⁻¹ g."""
+    """The paper's method: pilot batches set the prior, the first direction comes from their mean gradient, s = −B⁻¹ g."""
     if prior is None:
         prior, r = paper_pilot(source)
     else:
@@ -109,7 +109,7 @@ def _paper(source: Source, steps: int, prior: Prior | None) -> Iterator[State]:
 
 
 def _curvature(source: Source, steps: int, prior: Prior | None) -> Iterator[State]:
-    """The better one: directions that no product has reached, and a prior and noise of the shape of the curvature."""
+    """The library's method: directions that no product has reached, with prior and noise in the shape of the curvature."""
     yield from _algorithm(source, steps, prior or CurvatureShaped(), source.gradient(), residual_direction)
 
 
@@ -127,10 +127,10 @@ def block_steps(
     r: Tensor,
     direction: Policy,
 ) -> Iterator[list[Posterior]]:
-    """Algorithm 1 on the diagonal blocks of a matrix at once: one posterior per block, one product per step for all of them.
+    """Algorithm 1 on all diagonal blocks of a matrix at once: one posterior per block, one product per step for all of them.
 
-    Each block chooses a direction of its own. What the other blocks add to its product is noise to it, unless the source gives
-    products with the blocks alone.
+    Each block chooses its own direction. What other blocks contribute to its product is noise, unless the source multiplies
+    by the diagonal blocks alone.
     """
     sizes = [p.shape[0] for p in posteriors]
     for i in range(steps):
@@ -140,7 +140,7 @@ def block_steps(
         if all(s is None for s in parts):
             return
         s = _joined(parts, sizes, r)
-        # Observe; and a new noisy gradient at the same point, which the last step has no use for.
+        # Observe; and get a new noisy gradient at the same point, which the last step does not need.
         y, r = source.product_and_gradient(s) if i + 1 < steps else (source.matvec(s), r)
         ys = torch.split(y, sizes)
         posteriors = [p if s is None else p.extend(s, y_b) for p, s, y_b in zip(posteriors, parts, ys)]  # infer
@@ -148,14 +148,14 @@ def block_steps(
 
 
 def _joined(parts: list[Tensor | None], sizes: list[int], like: Tensor) -> Tensor:
-    """One vector from one direction per block, zeros where a block has none."""
+    """One vector from one direction per block, with zeros for blocks without one."""
     if len(parts) == 1 and parts[0] is not None:
         return parts[0]
     return torch.cat([like.new_zeros(n) if s is None else s for s, n in zip(parts, sizes)])
 
 
 def newton_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor | None:
-    """s = −B_m⁻¹ r, Eq. (19) of the paper; written to `out`. None where B_m is singular: there is no next direction."""
+    """s = −B_m⁻¹ r, Eq. (19) of the paper; written to `out`. None if B_m is singular: there is no next direction."""
     if not isinstance(posterior, IsotropicPosterior):
         raise TypeError(f"the paper's direction is for Isotropic, got {posterior.prior}")
     try:
@@ -166,16 +166,16 @@ def newton_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor | N
 
 
 def residual_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor | None:
-    """The unit vector along r − Y (YᵀY)⁺ Yᵀ r: what the products so far cannot explain of the gradient; in `out`.
+    """The unit vector along r − Y (YᵀY)⁺ Yᵀ r: the part of the gradient that the products do not explain; written to `out`.
 
     The paper's −B_m⁻¹ r tends, as b0 → 0, to r − Y (SᵀY)⁻¹ Sᵀ r, the residual of conjugate gradients. Under noise SᵀY is
-    often indefinite and that projection oblique and long; the orthogonal one is the residual of the minimal residual
-    method. It needs no inverse of a noisy matrix, and its directions are conjugate: SᵀY comes out triangular, with
-    noise alone beside the diagonal. None where nothing is left of r.
+    often indefinite and that projection is oblique and long; the orthogonal one is the residual of the minimal residual
+    method. It needs no inverse of a noisy matrix, and its directions are conjugate: SᵀY is triangular, with only noise off
+    the diagonal. None if nothing is left of r.
     """
     obs, s = posterior.observations, out.copy_(r)
     length = torch.linalg.vector_norm(r)
-    YY = obs.YY  # asked for from the first step on, so that it grows by one row per step
+    YY = obs.YY  # requested from the first step on, so that it grows by one row per step
     if len(obs):
         scale = YY.diagonal().sqrt().clamp(min=torch.finfo(YY.dtype).tiny)
         values, Z = torch.linalg.eigh(YY / scale[:, None] / scale)

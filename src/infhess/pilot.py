@@ -1,4 +1,4 @@
-"""Hyper-parameters of the paper's prior, from a few gradients and products taken first."""
+"""Hyper-parameters of the paper's prior, from a few initial gradients and products."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from infhess.posterior import Isotropic
 
 
 class Pilot(NamedTuple):
-    """The prior that the first batches suggest, and their mean gradient."""
+    """The prior suggested by the first batches, and their mean gradient."""
 
     prior: Isotropic
     gradient: Tensor
 
 
 def paper_pilot(source: Source, batches: int = 4) -> Pilot:
-    """b0, w0, λ0 as printed in section 2.3.1 of de Roos & Hennig 2019, from gradients s of a few batches.
+    """b0, w0, λ0 as in section 2.3.1 of de Roos & Hennig 2019, from gradients s of a few batches.
 
-    1/b0 = √(sᵀBs / sᵀBBs), w0 = sᵀBs / sᵀs, with sums over the batches above and below, and
+    1/b0 = √(sᵀBs / sᵀBBs), w0 = sᵀBs / sᵀs, with sums over the batches in numerator and denominator, and
     λ0 = median over parameters of Var(g), divided by √(sᵀs).
 
     Kept as printed: λ0 has the units of a gradient and b0 is not invariant to the scale of the loss, see
@@ -38,7 +38,7 @@ def paper_layer_pilot(source: Source, batches: int = 10) -> Pilot:
     """b0, w0, λ0 of the deep-learning variant, section 2.5 of de Roos & Hennig 2019, shared by all layers.
 
     1/b0 = sᵀBs / sᵀBBs, the smaller step, and λ0 = √((Σ gᵀg − ĝᵀĝ/n)/n) with ĝ = Σ g over n batches. The 1/n of the second
-    term is missing in print, where the root is of a negative number. The magnitude of sᵀBs is taken.
+    term is missing in print, where the root is of a negative number. The absolute value of sᵀBs is used.
     """
     gradients, sBs, sBBs, ss = _looks(source, batches)
     mean = sum(gradients[1:], gradients[0]) / batches

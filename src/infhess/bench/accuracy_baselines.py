@@ -1,4 +1,4 @@
-"""What users would pick instead of `minimize`, each until it stops by itself; gradients, products and seconds are recorded."""
+"""The usual alternatives to `minimize`, each until it stops by itself; gradients, products and seconds are recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Solver = Callable[[ConvexProblem, Recorder], None]
 
 
 def infhess(problem: ConvexProblem, record: Recorder) -> None:
-    """`minimize` to 1e-9, on batches in an order of the seed's own."""
+    """`minimize` to 1e-9, on batches in an order given by the seed."""
     x, y = problem.data
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(record.template.seed))
     batches = [(x[i], y[i]) for i in torch.split(order, record.template.batch_size)]
@@ -58,7 +58,7 @@ def torch_lbfgs(problem: ConvexProblem, record: Recorder) -> None:
 
 
 def scipy_minimize(method: str, problem: ConvexProblem, record: Recorder, **options: Any) -> None:
-    """scipy.optimize.minimize; where it wants products, with those of `infhess.Hessian`."""
+    """scipy.optimize.minimize; if it needs products, with those of `infhess.Hessian`."""
     from scipy.optimize import minimize as scipy_solver
 
     model = problem.model()
@@ -93,7 +93,7 @@ def scipy_minimize(method: str, problem: ConvexProblem, record: Recorder, **opti
 
 
 def adam_cosine(rate: float, passes: int, problem: ConvexProblem, record: Recorder) -> None:
-    """Adam with a rate that falls to zero over so many passes, batches of 256."""
+    """Adam with a rate that falls to zero over this many passes, with batches of 256."""
     model, g = problem.model(), torch.Generator().manual_seed(record.template.seed)
     loss, (x, y) = problem.loss(model), problem.data
     steps = passes * -(-record.n // 256)
@@ -110,12 +110,12 @@ def adam_cosine(rate: float, passes: int, problem: ConvexProblem, record: Record
 
 
 def scikit_learn(solver: str, problem: ConvexProblem, record: Recorder) -> None:
-    """From the start with more iterations each time; an iteration counts as a pass, a line search within it does not."""
+    """Restarts with more iterations each time; an iteration counts as a pass, a line search within it does not."""
     x, y = (t.numpy() for t in problem.data)
     rounds = 1
     while True:
         with warnings.catch_warnings():
-            for kind in (UserWarning, RuntimeWarning):  # those of convergence among them
+            for kind in (UserWarning, RuntimeWarning):  # including those on convergence
                 warnings.simplefilter("ignore", kind)
             model = scikit_model(solver, problem, rounds, tolerance=1e-14)
             record._spent, record._since = 0.0, time.process_time()
@@ -129,7 +129,7 @@ def scikit_learn(solver: str, problem: ConvexProblem, record: Recorder) -> None:
 
 
 def scikit_model(solver: str, problem: ConvexProblem, rounds: int, tolerance: float) -> Any:
-    """scikit-learn's model for a problem, with so many iterations at the most."""
+    """scikit-learn's model for a problem, with at most this many iterations."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
     options = {"solver": solver, "fit_intercept": False, "max_iter": rounds, "tol": tolerance, "random_state": 0}
@@ -155,12 +155,12 @@ GENERAL: dict[str, Solver] = {
     "Adam, cosine, 1e-2": partial(adam_cosine, 1e-2, 30),
 }
 SCIKIT = {f"scikit-learn {s}": s for s in ("lbfgs", "newton-cg", "newton-cholesky", "sag", "saga")}
-# Those that are neither of second order nor fed with our products: the peers of the target in passes.
+# Neither second-order methods nor methods that use our products: the baselines of the target in passes.
 FIRST_ORDER = ("torch L-BFGS", "SciPy L-BFGS-B", *SKETCHY, "Adam, cosine, 1e-2",
                "scikit-learn lbfgs", "scikit-learn sag", "scikit-learn saga")  # fmt: skip
 DENSE_NEWTON = ("scikit-learn newton-cholesky",)
 
 
 def solvers(problem: ConvexProblem) -> dict[str, Solver]:
-    """Everything that applies to a problem, except `minimize`."""
+    """All solvers that apply to a problem, except `minimize`."""
     return GENERAL | {name: partial(scikit_learn, s) for name, s in SCIKIT.items() if applies(s, problem)}

@@ -1,4 +1,4 @@
-"""Convex problems to eight digits: `minimize` beside what users would pick instead, in passes, work and seconds."""
+"""Convex problems to eight digits: `minimize` and the usual alternatives, in passes, work and seconds."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ KNOWN = ("sarcos-map", "sarcos-nat", "mnist-3v5", "digits", "breast-cancer")
 NEW = tuple(name for name in UNSEEN if not name.endswith("/quick"))
 QUICK = ("digits", "breast-cancer", "counts")
 BATCHES, GAPS, AXES = (32, 256), (1e-3, 1e-6, 1e-8), ("passes", "work", "seconds")
-# Numbers in the data, from which on `minimize` should be the fastest except for dense Newton.
+# Size of the data, in numbers, above which `minimize` should be the fastest method except for dense Newton.
 LARGE = 1e7
 
 
 @lru_cache(maxsize=1)
 def accuracy_problem(name: str) -> ConvexProblem:
-    """By name, kept for the next run in this process."""
+    """A problem by name, cached for the next run in this process."""
     return (CONVEX | UNSEEN)[name]()
 
 
 def optima(names: Sequence[str]) -> Iterator[Job]:
-    """The exact solutions."""
+    """Jobs for the exact solutions."""
     return (Job(Row(EXPERIMENT, name, EXACT), optimum_rows) for name in names)
 
 
 def optimum_rows(template: Row) -> list[Row]:
-    """By Newton's method in double precision, and the start; the metric is how many numbers the data holds."""
+    """The solution by Newton's method in double precision, and the start; the metric is how many numbers the data holds."""
     p = accuracy_problem(template.problem)
     x = p.data[0]
     ends = {EXACT: p.value(p.solved()), START: p.value(p.model())}
@@ -70,7 +70,7 @@ def _ends(rows: Sequence[Row], name: str) -> tuple[float, float]:
 
 
 def solved(template: Row, best: float, start: float) -> list[Row]:
-    """The rows of one run; a loss that is not finite at its end where it wrote none."""
+    """The rows of one run; if it wrote none, one with an infinite loss at its end."""
     problem = accuracy_problem(template.problem)
     method = infhess if template.method == MINIMIZE else solvers(problem)[template.method]
     warm_up()
@@ -87,12 +87,12 @@ def warm_up() -> None:
 
     w = torch.zeros(200, 1, dtype=torch.float64, requires_grad=True)
     x = torch.randn(600, 200, dtype=w.dtype, generator=torch.Generator().manual_seed(0))
-    for passes in (1, None):  # sgd, and Newton's method
+    for passes in (1, None):  # SGD, and Newton's method
         minimize(lambda b: (b @ w - 1).square().mean(), [w], list(torch.split(x, 50)), passes=passes)
 
 
 def thinned(rows: Sequence[Row]) -> list[Row]:
-    """The rows that are 5 % further, those that are better than all before by half, and the last."""
+    """The rows that are 5 % further, those that halve the best gap before them, and the last."""
     kept: list[Row] = []
     best = math.inf
     for row in rows:
@@ -109,19 +109,19 @@ class Axes(harness.Axes):
         super().__init__(r for r in rows if r.experiment == EXPERIMENT)
 
     def value(self, axis: str, row: Row) -> float:
-        """By the name of an axis."""
+        """The cost of a row on a named axis."""
         passes = row.data_points / self.curves.best(row.problem).data_points
         return {"passes": passes, "work": row.metric, "seconds": row.seconds}[axis]
 
     def best(self, axis: str, name: str, methods: Sequence[str], gap: float) -> tuple[str, float]:
-        """The best of several methods."""
+        """The best of several methods, and its cost."""
         found = {m: self.to(axis, name, m, 0, gap) for m in methods}
         ran = {m: v for m, v in found.items() if v == v} or {"none": math.inf}
         name_of = min(ran, key=lambda m: ran[m])
         return name_of, ran[name_of]
 
     def least(self, axis: str, name: str, methods: Sequence[str], gap: float) -> tuple[float, str]:
-        """What the best of several took, and ""; where none arrived, what the nearest had spent by then, and a word on it."""
+        """The cost of the best method, and ""; if none reached the gap, what the closest had spent, and a remark."""
         _, value = self.best(axis, name, methods, gap)
         ran = [m for m in methods if self.curves.runs(name, m, 0)]
         if value < math.inf or not ran:
@@ -153,18 +153,18 @@ def report(rows: Sequence[Row], folder: Path, seeds: Sequence[int]) -> str:
 
 
 def unrun(axes: Axes) -> dict[str, list[str]]:
-    """Methods that have no rows for a problem yet, of those that apply to all: the command goes on with them."""
+    """Methods that apply to all problems but have no rows for one yet: the command continues with them."""
     absent = {name: [m for m in GENERAL if m not in axes.others(name)] for name in axes.problems}
     return {name: methods for name, methods in absent.items() if methods}
 
 
 def number(value: float) -> str:
-    """For a table."""
+    """A number, formatted for a table."""
     return "not run" if value != value else "never" if value == math.inf else f"{value:.3g}"
 
 
 def ahead(axes: Axes) -> Cells:
-    """minimize to 1e-8 beside the best of the others on each axis."""
+    """minimize to 1e-8 next to the best of the others on each axis."""
     head = ["problem, batch", *(f"{a} to 1e-8" for a in AXES), "passes: best first-order or quasi-Newton",
             "seconds: best of all others"]  # fmt: skip
     lines = [head]
@@ -199,7 +199,7 @@ def _lost(axes: Axes) -> Target:
 
 
 def everything(axes: Axes) -> list[tuple[str, Cells]]:
-    """A table for each problem."""
+    """One table per problem."""
     head = ["method", *(f"{a} to {gap:.0e}" for a in AXES for gap in GAPS), "gap at the end"]
     found: list[tuple[str, Cells]] = []
     for name in axes.problems:
@@ -225,7 +225,7 @@ COLOURS = {
 
 
 def figure(axes: Axes, folder: Path) -> Figure:
-    """The gap against each axis, a row of panels for each problem."""
+    """The gap against each axis, with a row of panels per problem."""
 
     def lines(name: str) -> list[Line]:
         mine = Line(f"{MINIMIZE}, batch 256", plots.BLUE, axes.curves.runs(name, MINIMIZE, 256))
@@ -237,7 +237,7 @@ def figure(axes: Axes, folder: Path) -> Figure:
 
 
 def picture(path: Path, seed: int, name: str) -> Path:
-    """One run: the gap as `minimize` has it with its bound, and as it is."""
+    """One run: the gap as estimated by `minimize`, with its bound, and the true gap."""
     from infhess.minimizing import minimize
 
     p = accuracy_problem(name)

@@ -1,4 +1,4 @@
-"""`Preconditioned.observe` around sgd, momentum and Adam from any rate, beside tuned rivals; and what directions add."""
+"""`Preconditioned.observe` around SGD, momentum and Adam from any rate, next to tuned rivals; and what directions add."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from infhess.problems.net_sets import net_problem
 
 TUNING, STARTS = "bench-deep-tuning", "bench-deep-starts"
 RATES = (1e-6, 1e-4, 1e-2, 1.0, 1e2)
-# What `Preconditioned` around a base is to be level with.
+# The rival that `Preconditioned` around a base should equal.
 RIVALS = {"Adam": ADAM, "momentum .9": "momentum .9, tuned", "sgd": f"{SGD}, tuned"}
 
 
 def tuning(chosen: Selection) -> Iterator[Job]:
-    """The grids, on a seed that is not reported."""
+    """The tuning grids, on a seed that is not reported."""
     return Comparison(TUNING, net_problem, ends, math.inf).tuning(chosen.cells(), chosen.table())
 
 
 def jobs(chosen: Selection) -> Iterator[Job]:
-    """Every method as it comes, and as tuned; and around each base from rates over eight orders of magnitude."""
+    """Every method at its default and as tuned; and around each base from rates over eight orders of magnitude."""
     yield from Comparison(EXPERIMENT, net_problem).jobs(chosen.cells(), chosen.table(), chosen.seeds, tuned())
     comparison = Comparison(STARTS, net_problem, ends, math.inf)
     around = [AROUND[base] for base in BASES if AROUND[base] in chosen.table()]
@@ -36,12 +36,12 @@ def jobs(chosen: Selection) -> Iterator[Job]:
 
 
 def best(rows: Sequence[Row]) -> dict[str, Setting]:
-    """The rates that ended lowest in the training objective."""
+    """The rates with the lowest training objective at the end."""
     return best_settings([r for r in rows if r.experiment == TUNING], lambda r: r.loss)
 
 
 def tuned() -> dict[str, Setting]:
-    """The settings that `infhess bench deep --tune` found, as they come with the package."""
+    """The settings that `infhess bench deep --tune` found, as shipped with the package."""
     return read_settings((files("infhess.bench") / "tuned-deep.json").read_text(encoding="utf-8"))
 
 
@@ -50,15 +50,15 @@ class Ends:
 
     def __init__(self, rows: Sequence[Row], seeds: Sequence[int]) -> None:
         self.problems, kept = list(dict.fromkeys(row.problem for row in rows)), [r for r in rows if r.seed in seeds]
-        self.first = {row.problem: row.loss for row in reversed(kept)}  # all begin with the same weights
+        self.first = {row.problem: row.loss for row in reversed(kept)}  # all start from the same weights
         self._last = {(row.problem, row.method, row.seed): row.loss for row in kept}
 
     def of(self, problem: str, method: str) -> list[float]:
-        """Objectives at the end, one for each seed."""
+        """Objectives at the end, one per seed."""
         return [loss for (p, m, _), loss in self._last.items() if (p, m) == (problem, method)]
 
     def from_rates(self, problem: str, base: str) -> list[list[float]]:
-        """The same around a base, by the rate that it was made with."""
+        """The same around a base, by the rate that the base was made with."""
         return [self.of(problem, f"{AROUND[base]}, from {rate:g}") for rate in RATES]
 
 
@@ -69,7 +69,7 @@ def noise(found: Sequence[Sequence[float]]) -> float:
 
 
 def targets(ends: Ends) -> list[Target]:
-    """From any rate: none lost, rates within the noise of seeds, and level with the rival."""
+    """Goals from any rate: no run lost, rates within the noise of seeds, and level with the rival."""
     found = []
     for base, rival in RIVALS.items():
         runs = {n: ends.from_rates(n, base) for n in ends.problems}
@@ -105,7 +105,7 @@ def from_any_rate(ends: Ends) -> Cells:
 
 
 def directions(ends: Ends) -> Cells:
-    """What a preconditioner of low rank adds over the step length alone."""
+    """What a low-rank preconditioner adds to the step length alone."""
     lines = [["problem", "the step length alone", f"with {RANK} directions per layer", "directions"]]
     for name in ends.problems:
         alone, beside = both = [ends.of(name, m) for m in (AROUND["sgd"], RANKED)]

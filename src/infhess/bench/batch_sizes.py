@@ -1,4 +1,4 @@
-"""Batches of 16 to 1,024 at equal data: whether the rule's learning rate is the right one at each size."""
+"""Batches of 16 to 1,024 at equal data: whether the rule's learning rate is right at each size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infhess.problems.net_sets import net_problem
 
 EXPERIMENT = "bench-deep-batches"
 SIZES, FACTORS = (16, 64, 256, 1024), (0.5, 1.0, 2.0)
-LEVEL = 1.1  # the rule holds where it is within 10 % of the best of the factors
+LEVEL = 1.1  # the rule is right if it is within 10 % of the best factor
 
 
 def scaled(factor: float) -> Method:

@@ -1,4 +1,4 @@
-"""Methods on convex problems: one entry per method, with the settings that tuning tries."""
+"""Methods for convex problems: one entry per method, with the settings that tuning tries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infhess.problems import ConvexProblem, CountedStream
 
 
 class FullBatch(Run):
-    """L-BFGS on all of the data, with a line search; each evaluation reads everything."""
+    """L-BFGS on all of the data, with a line search; each evaluation reads all of it."""
 
     def __init__(self, problem: ConvexProblem, stream: CountedStream) -> None:
         super().__init__(problem, stream)
@@ -27,7 +27,7 @@ class FullBatch(Run):
             self.closure()
 
     def closure(self) -> torch.Tensor:
-        """Value and gradient over everything."""
+        """Value and gradient over all the data."""
         parts = list(self.stream.epoch())
         self.optimizer.zero_grad()
         value = self.loss((torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])))

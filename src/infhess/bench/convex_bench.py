@@ -29,14 +29,14 @@ BUDGETS = {
 QUICK = {"digits": 30_000, "breast-cancer": 20_000}
 BATCHES = (32, 256)
 STABLE_BATCHES, STABLE_BUDGET = (8, 32, 128, 512), 40_000
-# scikit-learn's solvers, compared in seconds alone.
+# scikit-learn's solvers, compared in seconds only.
 LIBRARY = ("scikit-learn saga", "scikit-learn lbfgs")
 WORST = 1e3
-LONGEST = 20  # seconds of a call of a solver, after which there are no more
+LONGEST = 20  # seconds of one call of a solver, after which no longer call is made
 
 
 def jobs(seeds: Sequence[int], budgets: dict[str, int], *, settings: dict[str, Setting] | None = None) -> Iterator[Job]:
-    """Every method on every problem and batch size: as it comes where it has a default, and as tuned."""
+    """Every method on every problem and batch size: at its default if it has one, and as tuned."""
     comparison, chosen = Comparison(EXPERIMENT, convex_problem, thinned), tuned() if settings is None else settings
     for name, budget in budgets.items():
         yield optimum(EXPERIMENT, name)
@@ -48,7 +48,7 @@ def jobs(seeds: Sequence[int], budgets: dict[str, int], *, settings: dict[str, S
 
 
 def tuning(budgets: dict[str, int]) -> Iterator[Job]:
-    """The grids, on a seed that is not reported, at half the budget."""
+    """The tuning grids, on a seed that is not reported, at half the budget."""
     cells = [Cell(name, batch, budget // 2) for name, budget in budgets.items() for batch in BATCHES]
     return Comparison(TUNING, convex_problem, scored).tuning(cells, METHODS)
 
@@ -62,13 +62,13 @@ def stability(seeds: Sequence[int], budgets: dict[str, int]) -> Iterator[Job]:
 
 
 def stable(rows: Sequence[Row], budget: int) -> list[Row]:
-    """The end of a run; the metric is the loss at the start, above which it has diverged."""
+    """The end of a run; the metric is the loss at the start, above which it counts as diverged."""
     p = convex_problem(rows[-1].problem)
     return [replace(rows[-1], metric=p.value(p.model()))]
 
 
 def scored(rows: Sequence[Row], budget: int) -> list[Row]:
-    """The score of a setting, one row for each outcome: the mean of log₁₀ of the gap over the run, from 1,000 points on."""
+    """The score of a setting, one row per outcome: the mean of log₁₀ of the gap over the run, from 1,000 points on."""
     best, start = ends_of(rows[0].problem)
     found = []
     for name in dict.fromkeys(r.method for r in rows):
@@ -86,7 +86,7 @@ def best(rows: Sequence[Row]) -> dict[str, Setting]:
 
 
 def tuned() -> dict[str, Setting]:
-    """The settings that `infhess bench convex --tune` found, as they come with the package."""
+    """The settings that `infhess bench convex --tune` found, as shipped with the package."""
     return read_settings((files("infhess.bench") / "tuned.json").read_text(encoding="utf-8"))
 
 
@@ -120,13 +120,13 @@ class Axes(harness.Axes):
         self.costs = {(r.problem, r.batch_size): r.metric for r in rows if r.method == COST}
 
     def value(self, axis: str, row: Row) -> float:
-        """By the name of an axis; work is points of gradients, and of products at their cost."""
+        """The cost of a row on a named axis; work is points of gradients, plus points of products at their cost."""
         work = row.data_points + self.costs.get((row.problem, row.batch_size), 0.0) * row.products * row.batch_size
         return {"data points": float(row.data_points), "work": work, "seconds": row.seconds}[axis]
 
 
 def solver_curve(template: Row) -> list[Row]:
-    """Loss by seconds: the solver from the start, with twice as many iterations each time."""
+    """Loss by seconds: the solver restarted with twice as many iterations each time."""
     from sklearn.exceptions import ConvergenceWarning
 
     p, rows, name = convex_problem(template.problem), [], template.method.removeprefix("scikit-learn ")

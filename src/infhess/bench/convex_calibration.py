@@ -21,20 +21,20 @@ from infhess.problems.convex_problems import CONVEX, logistic
 
 EXPERIMENT = "bench-convex-calibration"
 BATCHES = (32, 256)
-# Points that are taken of each problem, and what the pool is of them: one of so many parts.
+# Points taken from each problem, and denominators of the pool's share of them.
 SIZES = {
     "digits": (500, 1797), "breast-cancer": (500, 569), "mnist-3v5": (4000,), "sarcos-nat": (2000, 20_000),
     "sarcos-map": (2000, 20_000),
 }  # fmt: skip
 L2, SHARES = (1e-6, 1e-4, 1e-2), (1, 2, 4)
-# The same with memory for a part of the points alone, fewer than two per weight: L-BFGS around P.
+# The same with memory for only a part of the points, fewer than two per weight: L-BFGS around P.
 MEMORY, KEPT, KEPT_OF, KEPT_PASSES = "memory for", 8, ("digits", "mnist-3v5", "sarcos-nat", "sarcos-map"), 200
-# Generated data, beside them.
+# Generated data, in addition.
 TALL, TALL_N, TALL_L2, TALL_SHARES, TALL_SEEDS = "tall", 100_000, (1e-6, 1e-5, 1e-4, 1e-3, 1e-2), (1, 4, 16), 3
 QUICK = ("digits", "breast-cancer")
-# Runs go on to TARGET; gaps below FLOOR are rounding of the reference.
+# Runs continue to TARGET; gaps below FLOOR are rounding of the reference.
 TARGET, PASSES, FLOOR = 1e-9, 40, 1e-11
-# What is aimed at: passes in which the bound at 95 % holds, and how far above the gap it is in the median.
+# Goals: the share of passes in which the 95 % bound holds, and its median ratio to the gap.
 HOLDS, TIGHT = 0.93, 10.0
 
 
@@ -48,12 +48,12 @@ class Case(NamedTuple):
 
     @property
     def title(self) -> str:
-        """As rows have it."""
+        """The name in rows."""
         return f"{self.problem}, n {self.n}, l2 {self.l2:.0e}"
 
 
 def cases(quick: bool = False) -> list[tuple[Case, Sequence[int], Sequence[int]]]:
-    """Each with the shares of its data that pools take, and its batch sizes."""
+    """The cases, each with the shares of its data that pools take, and its batch sizes."""
     known = [Case(name, n, l2, i) for i, (name, sizes) in enumerate(SIZES.items()) for n, l2 in product(sizes, L2)]
     if quick:
         return [(case, SHARES, BATCHES) for case in known if case.problem in QUICK and case.n == SIZES[case.problem][0]]
@@ -63,7 +63,7 @@ def cases(quick: bool = False) -> list[tuple[Case, Sequence[int], Sequence[int]]
 
 @lru_cache(maxsize=1)
 def calibrated_problem(case: Case) -> ConvexProblem:
-    """Kept for the next run in this process."""
+    """The problem of a case, cached for the next run in this process."""
     if case.problem == TALL:
         return replace(tall(case.seed), l2=case.l2)
     problem = CONVEX[case.problem]()
@@ -73,7 +73,7 @@ def calibrated_problem(case: Case) -> ConvexProblem:
 
 
 def tall(seed: int) -> ConvexProblem:
-    """Logistic regression of 100,000 points, 40 features with a condition of 1e4."""
+    """Logistic regression of 100,000 points, 40 features with condition number 1e4."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(TALL_N, 40, generator=g, dtype=torch.float64) * torch.logspace(0, -2, 40, dtype=torch.float64)
     return ConvexProblem((x, torch.sign(x.sum(1) + torch.randn(TALL_N, generator=g, dtype=torch.float64))), logistic)
@@ -97,14 +97,14 @@ def ends_rows(template: Row, case: Case) -> list[Row]:
 
 
 def passes(template: Row, case: Case, share: int) -> list[Row]:
-    """With a pool of a part of the points."""
+    """A run with a pool of a part of the points."""
     run = begun(template, case, PASSES, GIB)
     run.pool = case.n // share
     return rows_of(run, template)
 
 
 def little_memory(template: Row, case: Case) -> list[Row]:
-    """With a part of the points in memory."""
+    """A run with a part of the points in memory."""
     x = calibrated_problem(case).data[0]
     return rows_of(begun(template, case, KEPT_PASSES, 4 * (x.element_size() * x.numel()) / KEPT), template)
 
@@ -119,14 +119,14 @@ def begun(template: Row, case: Case, most: int, memory: float) -> Run:
 
 
 def rows_of(run: Run, template: Row) -> list[Row]:
-    """A row for each pass that has a gap: the loss over all the data there, and as the metric its bound at 95 %."""
+    """A row for each pass that has a gap: the loss over all the data, and as the metric its 95 % bound."""
     rows = [row for row in run.passes() if row["gap"] == row["gap"] and not row["cut"]]
     same = ("data_points", "products", "seconds", "loss")
     return [replace(template, **{name: row[name] for name in same}, metric=row["gap_upper"]) for row in rows]
 
 
 class Measured(NamedTuple):
-    """The true gap after a pass and its bound; the problem by name, and the run that it is of."""
+    """The true gap after a pass and its bound; the name of the problem, and of the run."""
 
     problem: str
     run: Key
@@ -147,7 +147,7 @@ def measured(rows: Sequence[Row]) -> list[Measured]:
 
 
 def ratios(found: Sequence[Measured]) -> list[float]:
-    """Bound over gap, where the gap is no rounding."""
+    """Bound over gap, for gaps above rounding."""
     return [m.bound / m.gap for m in found if m.gap > FLOOR]
 
 
@@ -158,7 +158,7 @@ def held(found: Sequence[Measured]) -> float:
 
 
 def line(name: str, found: Sequence[Measured]) -> list[str]:
-    """Of a table."""
+    """A line of the table."""
     last = {m.run: m.gap for m in found}
     lost = sum(not gap <= TARGET for gap in last.values())
     each = ratios(found)

@@ -1,4 +1,4 @@
-"""What the convex bench found: who is ahead by how much, the targets, tables, figures and a page."""
+"""The results of the convex bench: who is ahead by how much, the targets, tables, figures and a page."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
 
 
 def ahead(axes: Axes, gaps: Sequence[float]) -> Cells:
-    """infhess, and the best of all baselines in its best setting divided by infhess, for each axis and gap."""
+    """infhess, and the best baseline in its best setting divided by infhess, for each axis and gap."""
     head = ["problem, batch", "gap", "infhess: data points"]
     lines = [[*head, "best baseline / infhess: data points", "work", "seconds"]]
     for name, batch, gap in product(axes.problems, BATCHES, gaps):
@@ -90,7 +90,7 @@ def targets(axes: Axes, rows: Sequence[Row]) -> list[Target]:
 
 
 def _rivals(axes: Axes) -> list[Target]:
-    """Work and seconds at batch 256 from a gap of 1e-2 on: the best of the paper, SketchySGD and Adam, tuned, over infhess."""
+    """Work and seconds at batch 256 to gaps from 1e-2 on: the best of the paper, SketchySGD and Adam, tuned, over infhess."""
     found = []
     for axis, name, gap in product(("work", "seconds"), axes.problems, GAPS[1:]):
         mine = axes.to(axis, name, ONLINE, 256, gap)
@@ -103,7 +103,7 @@ def _rivals(axes: Axes) -> list[Target]:
 
 
 def everything(axes: Axes) -> list[tuple[str, Cells]]:
-    """A table for each problem and batch size."""
+    """One table per problem and batch size."""
     head = ["method", *(f"points to {gap:.0e}" for gap in GAPS), *(f"work to {g:.0e}" for g in GAPS[1:3])]
     head += [*(f"seconds to {g:.0e}" for g in GAPS[1:3]), "gap at the end"]
     found: list[tuple[str, Cells]] = []
@@ -134,6 +134,6 @@ def _figure(axes: Axes, batch: int, folder: Path) -> Figure:
 
 
 def notes(axes: Axes, seeds: Sequence[int]) -> list[str]:
-    """How it was done, and what does not show in the figures."""
+    """How it was done, and what the figures do not show."""
     values = {"costs": axes.costs, "missing": missing(METHODS), "experiment": EXPERIMENT, "stability": STABILITY}
     return page.notes("bench-convex", seeds=seeds, **values)

@@ -1,4 +1,4 @@
-"""What the optimizer costs on the paper's net: a step over its base, an estimate over an epoch, memory."""
+"""What the optimizer costs on the paper's net: a step relative to its base, an estimate relative to an epoch, memory."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from infhess.problems import paper_net, seeded
 from infhess.problems.shuffled import objective
 
 EXPERIMENT, BATCH, EPOCH, REPEATS = "bench-deep-cost", 32, 1563, 15
-FEW = 2  # points, to tell parameters from activations
+FEW = 2  # points, to separate parameters from activations
 RANKS, SCALINGS = (2, 8, 32), ("diagonal", "kronecker")
-# Steps that were made before a rotated step is timed, how many are timed, probes among them, and the name of the row.
+# Steps made before a rotated step is timed, number of steps timed, including probes, and the name of the row.
 BEGUN, AHEAD, ROTATED_STEP = (130, 1000), 80, "rotated step − Adam's / training step, from step {}"
 RATE = 1e-8  # so small that nothing moves while it is timed
 
 
 class NoiseNet:
-    """The net, batches of noise and its loss."""
+    """The net, batches of noise, and its loss."""
 
     def __init__(self, seed: int, width: float) -> None:
         with seeded(seed):
@@ -45,7 +45,7 @@ class NoiseNet:
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
-    """A step at each rank and an estimate, on one thread and on all; a narrow copy of the net with `quick`."""
+    """A step at each rank and an estimate, on one thread and on all; on a narrow copy of the net with `quick`."""
     width, ranks = (0.1, RANKS[:1]) if quick else (1.0, RANKS)
     for threads in sorted({1, torch.get_num_threads()}):
         problem = f"paper's net, {threads} thread{'s' if threads > 1 else ''}"
@@ -60,30 +60,30 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
 
 
 def step_rows(template: Row, threads: int, rank: int, width: float) -> list[Row]:
-    """Seconds that a step takes beyond its base's, in gradients and in the time that its bytes take."""
+    """Seconds of a step beyond its base's, in units of gradients and of the time to move its bytes."""
     with on_threads(threads):
         net = NoiseNet(template.seed, width)
         base = torch.optim.SGD(net.params, lr=RATE)
         opt = Preconditioned(base, rank, method="curvature", blocks="layer", step_length="keep")
-        opt.update(net.loss, net.batches)  # with directions in use
+        opt.update(net.loss, net.batches)  # so that directions are in use
         net.gradient()
         gradient = median(timed(net.gradient) for _ in range(REPEATS))
         pairs = [(timed(opt.step), timed(opt.base.step)) for _ in range(4 * REPEATS)][REPEATS:]
         bandwidth = copied_bytes(net.size) / copy_seconds(net.size)
     extra = median(a - b for a, b in pairs)
-    # U and g are read for Uᵀg, and once more for g − U(…), which is written.
+    # U and g are read for Uᵀg, and again for g − U(…), which is written.
     bound = (2 * rank + 3) * net.size * 4 / bandwidth
     held = sum(own.basis.numel() * own.basis.element_size() for own in opt._learnt.blocks)
     measured = {
         f"step at rank {rank} / gradient": extra / gradient,
         f"step at rank {rank} / bound": extra / bound,
-        f"memory at rank {rank} / parameters": 1 + held / (4 * net.size),  # and the gradient handed on
+        f"memory at rank {rank} / parameters": 1 + held / (4 * net.size),  # plus the scaled gradient
     }
     return [replace(template, method=name, seconds=extra, metric=metric) for name, metric in measured.items()]
 
 
 def rotated_rows(template: Row, threads: int, begun: int, width: float) -> list[Row]:
-    """Seconds of the next steps of the rotated scaling, probes and refreshes among them, beyond Adam's; per training step."""
+    """Seconds of the next steps of the rotated scaling beyond Adam's, including probes and refreshes; per training step."""
     with on_threads(threads):
         mine, adam = NoiseNet(template.seed, width), NoiseNet(template.seed, width)
         opt, base = RateFree(mine.params, lr=RATE), torch.optim.Adam(adam.params, lr=RATE, foreach=True)
@@ -104,7 +104,7 @@ def _observed(net: NoiseNet, opt: RateFree) -> None:
 
 
 def age(opt: RateFree, steps: int) -> None:
-    """Pretend that so many steps were made: the intervals between refreshes, statistics and probes grow with the steps."""
+    """Pretend that this many steps were made: intervals between refreshes, statistics and probes grow with the steps."""
     state = opt._rate_state
     state.steps, state.steps_at_probe, state.observed_at = (float(steps),) * 3
     for own in opt.state.values():
@@ -112,7 +112,7 @@ def age(opt: RateFree, steps: int) -> None:
 
 
 def probe_rows(template: Row, threads: int, scaling: str, width: float) -> list[Row]:
-    """A step at which the training pass is probed, beyond one at which it is not: in gradients, and memory at its peak."""
+    """A step that probes the training pass, relative to one that does not: in gradients, and in peak memory."""
     with on_threads(threads):
         net = NoiseNet(template.seed, width)
         opt = RateFree(net.params, scaling=scaling, lr=RATE)
@@ -120,9 +120,9 @@ def probe_rows(template: Row, threads: int, scaling: str, width: float) -> list[
         times = [(pair(True) - pair(False), timed(net.gradient)) for _ in range(2 * REPEATS + 2)][2:]
         few, many = (_copies(net, opt, points) for points in (FEW, BATCH))
     extra = median(seconds for seconds, _ in times)
-    # Of times one after the other: the machine may be slower at one time than at another.
+    # Ratios of adjacent measurements, since the speed of the machine may vary over time.
     measured = {f"probe, {scaling} / gradient": median(seconds / gradient for seconds, gradient in times)}
-    # Activations of the graph grow with the batch, and are most of the memory with many points: they are told apart.
+    # Activations in the graph grow with the batch, and dominate memory for many points: they are separated out.
     point = (many - few) / (BATCH - FEW)
     measured |= {f"probe, {scaling}: memory without activations / parameters": few - FEW * point}
     measured |= {f"probe, {scaling}: activations of a point / parameters": point}
@@ -130,7 +130,7 @@ def probe_rows(template: Row, threads: int, scaling: str, width: float) -> list[
 
 
 def _copies(net: NoiseNet, opt: RateFree, points: int) -> float:
-    """The peak of a step that is probed beyond that of one that is not, in copies of the parameters."""
+    """The peak of a step with a probe beyond that of one without, in copies of the parameters."""
     x, y = net.batches[0]
     net.batches[0] = x[:points], y[:points]
     known, peaks = [t for p in net.params for t in (p, p.grad, *opt.state[p].values()) if t is not None], []
@@ -143,7 +143,7 @@ def _copies(net: NoiseNet, opt: RateFree, points: int) -> float:
 
 
 def _probing(net: NoiseNet, opt: RateFree, probe: bool) -> float:
-    """Seconds of a whole step; whether it is probed is set by hand."""
+    """Seconds of a whole step; the probe is forced or suppressed."""
     state = opt._rate_state
     state.steps_at_probe, state.rate_at_probe = -state.steps - 1000 if probe else state.steps + 1, state.rate
     state.steps = max(state.steps, 1000.0)
@@ -172,7 +172,7 @@ def update_rows(template: Row, threads: int, width: float) -> list[Row]:
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    """The ratios, and what they should be."""
+    """The ratios, and their goals."""
     bounds = {"step at rank 2 / gradient": 0.02}
     bounds |= {f"update / epoch in {unit}": 0.025 for unit in ("gradients", "seconds")}
     bounds |= {f"step at rank {k} / bound": 1.5 for k in RANKS}

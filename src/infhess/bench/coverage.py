@@ -17,7 +17,7 @@ from infhess.problems import CURVATURE, CurvatureProblem, Shuffled
 from infhess.spectra import largest, spectrum, trace
 
 EXPERIMENT = "bench-curvature-coverage"
-QUICK = ("digits-logistic", "digits-mlp")  # no data folder is needed
+QUICK = ("digits-logistic", "digits-mlp")  # need no data folder
 PROBLEMS = (
     "mnist-3v5/start", "mnist-3v5/near-optimum", "sarcos-natural", "mlp/start", "mlp/trained", "mlp-gauss-newton/trained",
 )  # fmt: skip
@@ -29,7 +29,7 @@ BANDS = {"eigenvalues": (0.93, 0.985), "along": (0.925, 0.97), RULE: (0.93, 1.0)
 
 
 class Truth(NamedTuple):
-    """A problem, its exact matrix and the eigenvalues of that, descending."""
+    """A problem, its exact matrix, and its eigenvalues, descending."""
 
     problem: CurvatureProblem
     H: Tensor
@@ -38,14 +38,14 @@ class Truth(NamedTuple):
 
 @lru_cache(maxsize=1)
 def truth_of(name: str) -> Truth:
-    """By name, kept for the next job in this process."""
+    """The truth by name, cached for the next job in this process."""
     problem = CURVATURE[name]()
     H = problem.dense()
     return Truth(problem, H, torch.linalg.eigvalsh(H).flip(0))
 
 
 class Trial(NamedTuple):
-    """A result with its cost, what it covered, and its relative error; `beside` is another hit of the same trial."""
+    """A result with its cost, what it covered, and its relative error; `beside` is a second hit of the same trial."""
 
     found: Any
     hit: Tensor
@@ -54,7 +54,7 @@ class Trial(NamedTuple):
 
 
 def jobs(seed: int, trials: int, *, quick: bool = False) -> Iterator[Job]:
-    """One job per cell: problem × batch size in double precision, then one batch size in single, and the rules."""
+    """One job per cell: problem × batch size in double precision, then one batch size in single, and the stop rules."""
     for name in QUICK if quick else PROBLEMS:
         cells: list[tuple[str, int, Callable[..., Trial]]] = [("eigenvalues", b, eigenvalues) for b in BATCHES]
         cells += [("eigenvalues, float32", 64, partial(eigenvalues, dtype=torch.float32))]
@@ -65,7 +65,7 @@ def jobs(seed: int, trials: int, *, quick: bool = False) -> Iterator[Job]:
 
 
 def repeated(template: Row, trials: int, trial: Callable[..., Trial]) -> list[Row]:
-    """Mean coverage as the metric, mean relative error as the loss, cost and seconds per trial; and other hits beside."""
+    """Mean coverage as the metric, mean relative error as the loss, cost and seconds per trial; second hits as further rows."""
     truth = truth_of(template.problem) if template.problem in CURVATURE else None
     start, base = time.perf_counter(), 10**9 * (template.seed + 1) + 10**5 * template.batch_size
     found = [trial(truth, template.batch_size, torch.Generator().manual_seed(base + i)) for i in range(trials)]
@@ -98,13 +98,13 @@ def _relative(values: Tensor, truth: Tensor) -> Tensor:
 
 
 def eigenvalues(truth: Truth, batch: int, g: torch.Generator, dtype: torch.dtype = torch.float64) -> Trial:
-    """The intervals for the top five eigenvalues."""
+    """Coverage of the intervals for the top five eigenvalues."""
     found, exact = spectrum(truth.problem.source(batch, g, dtype), TOP, generator=g), truth.values[:TOP]
     return Trial(found, _covered(exact, found.interval(LEVEL)), float(_relative(found.values, exact).mean()))
 
 
 def along(truth: Truth, batch: int, g: torch.Generator, fresh: int) -> Trial:
-    """The intervals for uᵀHu from fresh data."""
+    """Coverage of the intervals for uᵀHu from fresh data."""
     problem, H, _ = truth
     found = spectrum(problem.source(batch, g), TOP, generator=g)
     exact = (found.vectors * (H @ found.vectors)).sum(0)
@@ -120,7 +120,7 @@ def stop_rule(truth: Truth, batch: int, g: torch.Generator) -> Trial:
 
 
 def scalars(truth: Truth, batch: int, g: torch.Generator) -> Trial:
-    """The trace's interval, and the 99 % upper bound on the largest eigenvalue."""
+    """Coverage of the trace's interval, and of the 99 % upper bound on the largest eigenvalue."""
     total, source = float(torch.trace(truth.H)), partial(truth.problem.source, batch, g)
     found, bound = trace(source(), generator=g), largest(source(), generator=g)
     low, high = found.interval(LEVEL)
@@ -140,12 +140,12 @@ def flat(_: None, batch: int, g: torch.Generator, size: int = 300) -> Trial:
 
 
 def band(method: str) -> tuple[float, float] | None:
-    """The goal for the coverage of a method."""
+    """The target range for the coverage of a method."""
     return None if ":" in method else next((b for start, b in BANDS.items() if method.startswith(start)), None)
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line per problem and measure, one column per batch size; what lies outside of its band is marked."""
+    """One line per problem and measure, one column per batch size; values outside their range are marked."""
     cells = {(r.problem, r.method, r.batch_size): r.metric for r in rows if ": λ" not in r.method}
     order = {name: i for i, name in enumerate((*PROBLEMS, *CURVATURE))}
     lines = [["problem", "nominal 95 % intervals", *(f"batch {b}" for b in BATCHES), "band"]]
@@ -158,7 +158,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def marked(coverage: float | None, wanted: tuple[float, float] | None) -> str:
-    """In percent, with a mark where it lies outside its band."""
+    """Coverage in percent, marked if it lies outside its range."""
     if coverage is None:
         return ""
     outside = wanted is not None and not wanted[0] <= round(coverage, 4) <= wanted[1]

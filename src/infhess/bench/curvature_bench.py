@@ -1,4 +1,4 @@
-"""Top eigenvalues beside other tools, at equal work: products × points."""
+"""Top eigenvalues compared with other tools, at equal work: products × points."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLOURS = (plots.BLUE, plots.GREY, plots.INK, plots.ORANGE, "#3c8d5a", "#8a5ab5"
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
-    """One job for each problem, batch size and method that is installed; and the cost of a product."""
+    """One job per problem, batch size and installed method; and the cost of a product."""
     installed = [method for method in EIGENSOLVERS if method not in missing()]
     problems, batches = (QUICK, BATCHES[:2]) if quick else (PROBLEMS, BATCHES)
     for problem, batch, method in product(problems, batches, installed):
@@ -38,7 +38,7 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
 
 
 def compare(template: Row, method: str) -> list[Row]:
-    """Relative error of the top five values (loss) and energy of the top-five space captured (metric), means of trials."""
+    """Relative error of the top five values (loss) and captured energy of the top-five space (metric), means over trials."""
     problem, H, _ = truth_of(template.problem)
     values, V = torch.linalg.eigh(H)
     truth, V = values.flip(0)[:TOP], V.flip(1)[:, :TOP]
@@ -58,13 +58,13 @@ def compare(template: Row, method: str) -> list[Row]:
 
 
 def energy(found: Found, V: Tensor) -> float:
-    """Share of the true top-five space that the found one captures."""
+    """The share of the true top-five space that the found one captures."""
     U = torch.linalg.qr(found.vectors.double()).Q
     return float((V.mT @ U).square().sum() / TOP)
 
 
 def cost(template: Row) -> list[Row]:
-    """Seconds of a product of the paper's net at batch 32, over those of a bare double backward; medians of pairs."""
+    """Seconds of a product of the paper's net at batch 32, over those of a plain double backward; medians over pairs."""
     net = NoiseNet(template.seed, 1.0)
     source, s = Hessian(net.loss, net.params, net.batches[:1]), torch.ones(net.size)
 

@@ -22,17 +22,17 @@ from infhess.optim import Preconditioned
 from infhess.optim.averaging.batch_norm import Statistics
 from infhess.problems.shuffled import CountedStream, Data
 
-# Batches on which BatchNorm's statistics are gathered for the averages of baselines: as many as for those of infhess.
+# Batches on which BatchNorm's statistics are recomputed for the averages of baselines: as many as for infhess.
 RECENT = 16
 
 MakeWithRate = Callable[..., Any]  # parameters and lr ↦ optimizer
 
-# The preconditioner of low rank: directions per layer, and steps until the first estimate and between two.
+# The low-rank preconditioner: directions per layer, steps before the first estimate, and steps between estimates.
 RANK, FIRST, BETWEEN = 8, 100, 400
 
 
 class Refreshed(ScheduleFree):
-    """Schedule-free as its authors advise: BatchNorm's statistics are gathered again for the averaged weights."""
+    """Schedule-free as its authors recommend: BatchNorm's statistics are recomputed for the averaged weights."""
 
     def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
         super().__init__(problem, stream, make)
@@ -52,7 +52,7 @@ class Refreshed(ScheduleFree):
 
 
 class Averaged(Training):
-    """DoG with the polynomial averaging that its authors advise."""
+    """DoG with the polynomial averaging that its authors recommend."""
 
     def __init__(self, problem: Problem, stream: CountedStream) -> None:
         from dog import DoG, PolynomialDecayAverager
@@ -72,7 +72,7 @@ class Averaged(Training):
 
 
 class WarmCosine(Training):
-    """A rate that rises over the first twentieth of the budget and then falls to zero along a cosine: it knows the budget."""
+    """A rate that rises over the first twentieth of the budget and then falls to zero along a cosine; needs the budget."""
 
     def __init__(self, rate: float, problem: Problem, stream: CountedStream, make: MakeWithRate) -> None:
         super().__init__(problem, stream, partial(make, lr=rate))
@@ -87,7 +87,7 @@ class WarmCosine(Training):
 
 
 def warm_cosine(t: int, steps: int) -> float:
-    """The share of the rate in step t."""
+    """The relative rate in step t."""
     return min((t + 1) / max(1, steps // 20), 0.5 + 0.5 * math.cos(math.pi * min(t / steps, 1.0)))
 
 
@@ -97,21 +97,21 @@ class Hutchinson(Training):
     optimizer: Any
 
     def step(self) -> None:
-        """One batch, with a graph of the gradient where a product is due."""
+        """One batch, keeping the graph of the gradient if a product is due."""
         batch = next(self.stream)
         trained = [p for p in self.model.parameters() if p.requires_grad]
         due = (self.optimizer.param_groups[0].get("step", 0)) % self.optimizer.update_period == 0
         with sdpa_kernel(SDPBackend.MATH) if due else nullcontext():  # fused attention has no second derivatives
             gradients = torch.autograd.grad(self.loss(batch), trained, create_graph=due)
         for p, g in zip(trained, gradients):
-            p.grad = g + 0 * p if due and not g.requires_grad else g  # linear in p, as of a bias under absolute values
+            p.grad = g + 0 * p if due and not g.requires_grad else g  # linear in p, e.g. a bias under absolute values
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.products += due
 
 
 def orthogonal(g: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Muon's Newton–Schulz iteration in float32: torch's, in bfloat16, takes a processor thirty times as long."""
+    """Muon's Newton–Schulz iteration in float32: torch's, in bfloat16, is thirty times slower on a CPU."""
     a, b, c = coefficients
     x = g if len(g) <= g.shape[1] else g.T
     x = x / x.norm().clamp(min=eps)
@@ -122,7 +122,7 @@ def orthogonal(g: Tensor, coefficients: tuple[float, float, float], steps: int, 
 
 
 class MuonAdamW:
-    """Muon for matrices, AdamW for all else, as its authors advise; at one rate, in units of AdamW's."""
+    """Muon for matrices, AdamW for all else, as its authors recommend; with one rate, in units of AdamW's."""
 
     def __init__(self, params: list[nn.Parameter], lr: float) -> None:
         trained = [p for p in params if p.requires_grad]
@@ -133,19 +133,19 @@ class MuonAdamW:
         self.parts += [torch.optim.AdamW(others, lr=lr)] if others else []
 
     def zero_grad(self) -> None:
-        """Of both."""
+        """Zero the gradients of both."""
         for part in self.parts:
             part.zero_grad()
 
     def step(self) -> None:
-        """Of both."""
+        """Make a step of both."""
         with patch("torch.optim._muon._zeropower_via_newtonschulz", orthogonal):
             for part in self.parts:
                 part.step()
 
 
 def parts_of(optimizer: Any) -> list[torch.optim.Optimizer]:
-    """The optimizers that a schedule is for."""
+    """The optimizers that a schedule applies to."""
     return list(getattr(optimizer, "parts", [optimizer]))
 
 
@@ -157,9 +157,9 @@ class Ranked(Online):
         self.made = 0
 
     def step(self) -> None:
-        """One batch, after an estimate where one is due."""
+        """One batch, after an estimate if one is due."""
         if self.made % BETWEEN == FIRST:
-            with suppress(ValueError):  # the curvature is not finite: the last estimate stays
+            with suppress(ValueError):  # the curvature is not finite: keep the last estimate
                 self.count(self.optimizer.update(self.loss, self.stream))
         self.made += 1
         super().step()
@@ -173,12 +173,12 @@ BASES: dict[str, Callable[[Any, float], torch.optim.Optimizer]] = {
 
 
 def around(params: Any, base: str, rate: float, **options: Any) -> Preconditioned:
-    """`Preconditioned` around a base that was made with some rate."""
+    """`Preconditioned` around a base that was made with this rate."""
     return Preconditioned(BASES[base](params, rate), **options)
 
 
 def observed(rate: float, base: str) -> Method:
-    """The same, online."""
+    """The same, with `observe`."""
     return partial(Online, make=partial(around, base=base, rate=rate))
 
 
@@ -195,7 +195,7 @@ def _with(path: str) -> Make:
 
 
 def trained_by(params: list[nn.Parameter], path: str, lr: float) -> torch.optim.Optimizer:
-    """An optimizer of a package, of what trains: some take no frozen parameters."""
+    """An optimizer of a package, for trainable parameters only: some do not take frozen ones."""
     return imported([p for p in params if p.requires_grad], path, lr=lr)
 
 
@@ -214,17 +214,17 @@ def _prodigy_schedule_free(scale: float) -> Method:
 
 
 def _net(make: Make, grid: tuple[float, ...] = (), default: float | None = None, package: str = "") -> Baseline:
-    """A method has one outcome here."""
+    """A baseline; methods have one outcome here."""
     return Baseline(make, grid, default, ("",), package)
 
 
 def decades(rate: float, number: int) -> float:
-    """The rate times ten to this power, without a tail of rounding."""
+    """The rate times ten to this power, without rounding errors in its digits."""
     return float(f"{rate * 10.0**number:.6g}")
 
 
 def _around(make: Make, default: float, package: str = "") -> Baseline:
-    """Tuned over its default and a decade to both sides; where an edge is best, the bench goes a decade further."""
+    """Tuned over its default and a decade on both sides; if an edge is best, the bench tries a decade further."""
     return _net(make, (decades(default, -1), decades(default, 1)), default, package)
 
 
@@ -254,7 +254,7 @@ METHODS: dict[str, Baseline] = {
     "NAdam": _around(partial(_with_rate, make=torch.optim.NAdam), 2e-3),
     "Prodigy, schedule-free": _around(_prodigy_schedule_free, 1.0, "prodigyplus"),
 }
-# Those of the head-to-head, the ones that practitioners use; the others are of `--starts`.
+# The methods of the head-to-head, those that practitioners use; the others belong to `--starts`.
 COMPARED = (
     ROTATED, NO_RATE, COSINE, ADAM, "NAdam", SCHEDULE_FREE, SOAP, MUON, "Sophia",
     "Prodigy", "Prodigy, schedule-free",

@@ -18,7 +18,7 @@ QUICK = ("mnist-mlp", "text-transformer")
 
 
 class Usual(NamedTuple):
-    """What a comparison runs if nothing is chosen: problems, sets of them, methods, and methods at their defaults only."""
+    """What a comparison runs by default: problems, sets of them, methods, and methods at their defaults only."""
 
     problems: Names = ()
     sets: Names = ()
@@ -45,7 +45,7 @@ def names(only: Sequence[str] = (), sets: Sequence[str] = (), lengths: Sequence[
 
 
 def methods(only: Sequence[str] = (), usual: Sequence[str] = COMPARED) -> list[str]:
-    """All of the usual ones that are installed, or these."""
+    """These methods, or all of the usual ones that are installed."""
     absent, chosen = missing(METHODS), _among("method", only, METHODS)
     for name in chosen:
         if name in absent:
@@ -61,20 +61,20 @@ def _among(what: str, given: Sequence[str], known: Iterable[str]) -> list[str]:
 
 
 class Selection(NamedTuple):
-    """Which part of the bench: all installed methods where none are named, budgets of their own where steps are 0."""
+    """Which part of the bench to run: all installed methods if none are named, each problem's own budget if steps are 0."""
 
     problems: Sequence[str]
     seeds: Sequence[int] = ()
     methods: Sequence[str] = ()
     steps: int = 0
-    as_they_come: Sequence[str] = ()  # at their defaults alone
+    as_they_come: Sequence[str] = ()  # only at their defaults
 
     def table(self) -> dict[str, Baseline]:
         """The methods."""
         return {m: METHODS[m] for m in self.methods or methods()}
 
     def cells(self) -> list[Cell]:
-        """The problems, each with its own batch size and budget, or one of so many gradients."""
+        """The problems, each with its own batch size, and its own budget or one of this many gradients."""
         found = {name: net_problem(name) for name in self.problems}
         return [Cell(name, p.batch, (self.steps or p.steps) * p.batch) for name, p in found.items()]
 
@@ -82,7 +82,7 @@ class Selection(NamedTuple):
 def selection(
     kind: str, problem: Names, sets: Names, method: Names, lengths: Sequence[int], *, quick: bool
 ) -> Selection:
-    """What was chosen, or else what is usual for this kind of comparison."""
+    """What was chosen, or else the default for this kind of comparison."""
     usual = USUAL.get(kind, Usual())
     usual = usual._replace(problems=QUICK, sets=()) if quick and not usual.as_they_come else usual
     given = (problem, sets) if problem or sets else (usual.problems, usual.sets)
@@ -91,7 +91,7 @@ def selection(
 
 
 def chosen_rows(chosen: Selection, row: Row) -> bool:
-    """Whether a row is of a run that was chosen: its problem, its seed, its method at any rate."""
+    """Whether a row belongs to a chosen run: its problem, its seed, its method at any rate."""
     title = next((row.method.removesuffix(end) for end in BESIDE if row.method.endswith(end)), row.method)
     mine = row.problem in chosen.problems and row.seed in chosen.seeds
     return mine and method_of(title) in chosen.methods
@@ -117,7 +117,7 @@ def jobs(chosen: Selection) -> Iterator[Job]:
 
 
 def beyond(chosen: Selection, rows: Sequence[Row]) -> Iterator[Job]:
-    """One rate more where a method does best at an edge of its grid: a decade further in that direction."""
+    """One more rate if a method does best at an edge of its grid: a decade further in that direction."""
     curves = Curves([row for row in rows if row.seed in chosen.seeds])
     for cell, (method, baseline) in product(chosen.cells(), chosen.table().items()):
         if (rates := baseline.tried()) and method not in chosen.as_they_come:

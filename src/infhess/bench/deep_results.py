@@ -1,4 +1,4 @@
-"""What the bench of nets found: targets, tables, a performance profile, learning rates, and a page."""
+"""The results of the bench of nets: targets, tables, a performance profile, learning rates, and a page."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from infhess.harness import RATE, Cells, Row, Target, at_least, at_most, markdow
 from infhess.problems.net_sets import SETS, net_problem, set_of
 
 L = TypeVar("L")  # a line of a profile
-LISTED = 3  # problems that a target names
-LEVEL = 1.1  # a measure up to so many times another is within 10 % of it
+LISTED = 3  # problems named in a target
+LEVEL = 1.1  # a measure up to this many times another is within 10 % of it
 # Lines of the profile: how each is drawn, and whether a method is at its default or tuned.
 LINES: dict[tuple[str, bool], tuple[str, str]] = {
     (MINE, False): (plots.BLUE, "-"), (NO_RATE, False): (plots.BLUE, ":"), (COSINE, True): (plots.ORANGE, "-"),
@@ -39,7 +39,7 @@ def targets(standings: Standings) -> list[Target]:
 
 
 def _ends(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Target]:
-    """Against defaults and learning-rate-free methods, and against the best tuned one, in each measure."""
+    """Goals against defaults and learning-rate-free methods, and against the best tuned one, in each measure."""
     for measure in MEASURES:
         of = [name for name in names if name in standings.measured(measure)]
         of = [name for name in of if standings.peers(name)]
@@ -59,7 +59,7 @@ def _ends(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Ta
 
 
 def _way(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Target]:
-    """Seconds and gradients to what tuned AdamW with a schedule ends with, the start, and runs that were lost."""
+    """Seconds and gradients to the final objective of tuned AdamW with a schedule, the start, and lost runs."""
     raced = [name for name in names if standings.goals(name)]
     for of in COSTS:
         won = {n: standings.cost(n, MINE, of) <= standings.cost(n, standings.tuned(n, COSINE), of) for n in raced}
@@ -74,20 +74,20 @@ def _way(standings: Standings, title: str, names: Sequence[str]) -> Iterator[Tar
 
 
 def _share(what: str, met: dict[str, bool], least: float) -> Iterator[Target]:
-    """The share of problems where something holds, with the names of those where it does not."""
+    """The share of problems where a goal holds, with the names of those where it does not."""
     if met:
         title = _listed(f"{what}, share of {len(met)}", [name for name, holds in met.items() if not holds])
         yield at_least(title, sum(met.values()) / len(met), least)
 
 
 def _listed(what: str, names: Sequence[str]) -> str:
-    """With the first few of the names where it does not hold, so that a cell stays short."""
+    """A text with the first few names where it does not hold, so that a cell stays short."""
     more = f"; {len(names) - LISTED} more" if len(names) > LISTED else ""
     return f"{what} ({'; '.join(names[:LISTED])}{more})" if names else what
 
 
 def summary(standings: Standings) -> Cells:
-    """infhess beside peers: objective / test loss / test accuracy, each at the rate that is best for it."""
+    """infhess next to baselines: objective / test loss / test accuracy, each at the rate that is best for it."""
     columns: dict[str, Callable[[str, str], str]] = {
         "infhess": lambda name, measure: MINE,
         "best peer at its default": partial(standings.best, tuned=False),
@@ -99,12 +99,12 @@ def summary(standings: Standings) -> Cells:
 
 
 def _all(standings: Standings, name: str, pick: Callable[[str, str], str]) -> str:
-    """All measures of the methods that are picked for them."""
+    """All measures, each for the method picked for it."""
     return " / ".join(_shown(standings.end(name, pick(name, m), m), m) for m in MEASURES)
 
 
 def everything(standings: Standings) -> list[tuple[str, Cells]]:
-    """All methods at all rates: each measure at the end, what it took to the goal, and seconds of the whole run."""
+    """All methods at all rates: each measure at the end, the cost to the goal, and seconds of the whole run."""
     seconds = "CPU seconds"
     tables: list[tuple[str, str, Callable[[str, str], str]]] = [
         *((m, m, lambda name, title, m=m: _shown(standings.end(name, title, m), m)) for m in MEASURES),
@@ -148,7 +148,7 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
 
 
 def profile(values: Mapping[str, Mapping[L, float]]) -> dict[L, list[float]]:
-    """By line, the sorted ratios to the best of all lines, problem by problem: what a performance profile is made of.
+    """By line, the sorted ratios to the best of all lines, problem by problem: the data of a performance profile.
 
     Dolan & Moré 2002, as AlgoPerf draws it (Dahl et al. 2023). `values` are by problem and line; infinite if never solved.
     """
@@ -193,7 +193,7 @@ def _staircase(ax: Any, ratios: Sequence[float], dashes: str, **style: str) -> N
 
 
 def _rates(standings: Standings, folder: Path) -> Figure:
-    """The learning rate found over time, with its uncertainty, beside that of the tuned cosine."""
+    """The learning rate found over time, with its uncertainty, next to that of the tuned cosine."""
     columns = min(4, len(standings.problems))
     fig, grid = plots.grid(-(-len(standings.problems) // columns), columns, height=2.2, share=False)
     for ax in grid.flat[len(standings.problems) :]:
@@ -218,7 +218,7 @@ def _rates(standings: Standings, folder: Path) -> Figure:
 
 
 def notes(standings: Standings, seeds: Sequence[int]) -> list[str]:
-    """How it was done, and what does not show in the figures."""
+    """How it was done, and what the figures do not show."""
     by_set = {title: [n for n in standings.problems if set_of(n) == title] for title in SETS}
     steps = {name: net_problem(name).steps for name in standings.problems}
     run = {method for name in standings.problems for method in standings.peers(name)}

@@ -27,7 +27,7 @@ STARTS = {"digits-mlp": 1}  # fewer than by default, so that there is noise of s
 
 
 def like_a_net() -> Tensor:
-    """Nine outliers, a bulk, most of it close to zero, and a tenth below."""
+    """Nine outliers, a bulk mostly close to zero, and a tenth below zero."""
     bulk = torch.logspace(-5, -1, SIZE - 9 - SIZE // 10, dtype=torch.float64)
     below = -torch.logspace(-5, -1.5, SIZE // 10, dtype=torch.float64)
     return torch.cat([torch.linspace(1, 3, 9, dtype=torch.float64), bulk, below])
@@ -41,7 +41,7 @@ KNOWN: dict[str, Callable[[], Tensor]] = {
 
 
 class Spectral(NamedTuple):
-    """A matrix and its eigenvalues, ascending, and places where its distribution function is looked at."""
+    """A matrix, its eigenvalues, ascending, and places at which its distribution function is compared."""
 
     A: Tensor
     values: Tensor
@@ -49,13 +49,13 @@ class Spectral(NamedTuple):
 
     @property
     def shares(self) -> Tensor:
-        """At or below each place."""
+        """The share of eigenvalues at or below each place."""
         return torch.searchsorted(self.values, self.x, right=True).double() / len(self.values)
 
 
 @lru_cache(maxsize=1)
 def exact(name: str) -> Spectral:
-    """By name; a known spectrum has a random basis."""
+    """A case by name; a known spectrum has a random basis."""
     if name in KNOWN:
         values = KNOWN[name]().sort().values
         Q = torch.linalg.qr(torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
@@ -67,7 +67,7 @@ def exact(name: str) -> Spectral:
 
 
 def places(values: Tensor) -> Tensor:
-    """Where eigenvalues are many, and evenly over their range; between two eigenvalues each."""
+    """Places where eigenvalues are dense, and evenly over their range; each between two eigenvalues."""
     quantiles = torch.quantile(values, torch.linspace(0.04, 0.96, 10).double())
     even = torch.linspace(float(values.min()), float(values.max()), 10).double()[1:-1]
     near = torch.cat([quantiles, even])
@@ -76,7 +76,7 @@ def places(values: Tensor) -> Tensor:
 
 
 def jobs(seed: int, trials: int, *, quick: bool = False) -> Iterator[Job]:
-    """All data for each; a part of it for nets."""
+    """All data for each case; a part of it for nets."""
     for name in (*KNOWN, *(() if quick else NETS)):
         for part in PARTS[: 1 if name in KNOWN else 2]:
             yield Job(Row(EXPERIMENT, name, f"{part}: {EACH}", seed), repeated, (trials, part))
@@ -89,7 +89,7 @@ def repeated(template: Row, trials: int, part: str) -> list[Row]:
     for trial in range(trials):
         g = torch.Generator().manual_seed(10**9 * (template.seed + 1) + trial)
         result = measured(template.problem, part, g)
-        bounds = result._law.bounds(x)  # once for both: an eigenproblem for each place
+        bounds = result._law.bounds(x)  # once for both: each place takes an eigenproblem
         each, joint = result._law.interval(*bounds, LEVEL), result._law.band(*bounds, LEVEL)
         hits = [(low - 1e-9 <= shares) & (shares <= high + 1e-9) for low, high in (each, joint)]
         found.append((float(hits[0].double().mean()), float(hits[1].all()), float((each[1] - each[0]).mean()) / 2))
@@ -99,7 +99,7 @@ def repeated(template: Row, trials: int, part: str) -> list[Row]:
 
 
 def measured(name: str, part: str, g: torch.Generator) -> Any:
-    """One trial: of the exact matrix, which is all of the data; or from mini-batches of a part of it."""
+    """One trial: of the exact matrix, which is all of the data, or from mini-batches of a part of it."""
     if part == PARTS[0]:
         return density(exact(name).A, starts=STARTS.get(name), generator=g)
     source = truth_of(name).problem.source(BATCH, g, torch.float32)
@@ -107,7 +107,7 @@ def measured(name: str, part: str, g: torch.Generator) -> Any:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line per spectrum and part of the data; what lies outside its band is marked."""
+    """One line per spectrum and part of the data; values outside their range are marked."""
     cells = {(r.problem, *r.method.split(": ")): r.metric for r in rows if r.experiment == EXPERIMENT}
     lines = [["spectrum", "read", f"covered {EACH} (93–98.5)", f"covered {ALL_AT_ONCE} (≥ 93)", WIDTH]]
     for problem, part in dict.fromkeys((p, part) for p, part, _ in cells):

@@ -1,4 +1,4 @@
-"""Where gradient descent is at the edge of stability: the top eigenvalue with error bars, along training, beside 2/η."""
+"""Gradient descent at the edge of stability: the top eigenvalue with error bars, along training, next to 2/η."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLOURS = (plots.BLUE, plots.ORANGE)
 
 
 class Case(NamedTuple):
-    """The width of the paper's net, images of CIFAR-10, and steps of gradient descent."""
+    """The width of the paper's net, the number of images of CIFAR-10, and steps of gradient descent."""
 
     width: float
     images: int
@@ -44,7 +44,7 @@ CASES = {
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
-    """One run for each net and learning rate."""
+    """One run per net and learning rate."""
     for name, case in list(CASES.items())[: 1 if quick else None]:
         for rate in RATES[1:] if quick else RATES:
             template = Row(EXPERIMENT, name, f"η = {rate:g}: value", seed, case.images)
@@ -52,7 +52,7 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
 
 
 def followed(template: Row, case: Case, rate: float) -> list[Row]:
-    """Full-batch gradient descent; a tracker that reads mini-batches estimates the eigenvalue every few steps."""
+    """Full-batch gradient descent; a tracker on mini-batches estimates the eigenvalue every few steps."""
     with seeded(template.seed):
         net = paper_net(case.width, xavier=True)
     images, labels = cifar10()
@@ -76,7 +76,7 @@ def followed(template: Row, case: Case, rate: float) -> list[Row]:
 
 
 def _gradient(loss: Callable[[Data], Tensor], params: list[Tensor], x: Tensor, y: Tensor) -> tuple[float, list[Tensor]]:
-    """Loss and gradient over all images, a part at a time."""
+    """Loss and gradient over all images, a slice at a time."""
     total, sums = 0.0, [torch.zeros_like(p) for p in params]
     for part in zip(x.split(500), y.split(500)):  # type: ignore[no-untyped-call]
         value = loss(part) * len(part[0]) / len(x)
@@ -89,7 +89,7 @@ Curves = dict[str, list[Row]]  # by name: value, low, high, limit
 
 
 def curves(rows: Sequence[Row]) -> dict[str, dict[str, Curves]]:
-    """By net, then by learning rate."""
+    """Curves by net, then by learning rate."""
     found: dict[str, dict[str, Curves]] = {}
     for row in rows:
         if row.experiment == EXPERIMENT:
@@ -116,7 +116,7 @@ def _cells(curve: Curves) -> list[str]:
 
 
 def step(row: Row) -> int:
-    """Of gradient descent, each of which reads all images."""
+    """The step of gradient descent; each step reads all images."""
     return row.data_points // row.batch_size
 
 

@@ -1,4 +1,4 @@
-"""The top of a spectrum with other tools: all of them from one mini-batch, or from a pooled one."""
+"""The top of a spectrum with other tools: all from one mini-batch, or from a pooled one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infhess.problems import CurvatureProblem, Shuffled, seeded
 from infhess.spectra import spectrum
 
 TOP, INFHESS = 5, "infhess"
-DIRECTIONS = 16  # 2 · TOP + 6: what infhess takes, and what a pooled Lanczos run of equal work gets
+DIRECTIONS = 16  # 2 · TOP + 6: those of infhess, and of a pooled Lanczos run at equal work
 
 
 class Found(NamedTuple):
@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 
 class AsModule(nn.Module):
-    """A problem as the nn.Module that other tools take."""
+    """A problem as an nn.Module, for other tools."""
 
     def __init__(self, problem: CurvatureProblem) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class AsModule(nn.Module):
 
 
 def one_batch(problem: CurvatureProblem, size: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A mini-batch, as a loader gives it; all of the data where that is less."""
+    """A mini-batch, as from a loader; all of the data if that is less."""
     return next(iter(Shuffled((problem.x, problem.y), min(size, len(problem.x)), g)))
 
 
@@ -68,7 +68,7 @@ def eigsh_on(problem: CurvatureProblem, size: int, steps: int, g: torch.Generato
 
     counted = LinearOperator(operator.shape, matvec=product, dtype=operator.dtype)
     start = torch.randn(len(problem.w), generator=g, dtype=torch.float64).numpy()
-    # One Arnoldi factorisation of `steps` − 1 vectors and no restart: what there is after that many products.
+    # One Arnoldi factorisation of `steps` − 1 vectors without restart: the state after that many products.
     values, vectors = eigsh(counted, k=TOP, which="LA", v0=start, ncv=steps - 1, maxiter=1, tol=10.0)
     return _found(torch.from_numpy(values), torch.from_numpy(vectors), taken * len(data[0]), len(data[0]))
 
@@ -84,7 +84,7 @@ def nystrom_one_batch(problem: CurvatureProblem, batch: int, products: int, g: t
 
 
 def hessian_eigenthings(problem: CurvatureProblem, batch: int, products: int, g: torch.Generator) -> Found:
-    """Its Lanczos on one batch."""
+    """Lanczos of hessian-eigenthings on one batch."""
     from hessian_eigenthings import HessianOperator, lanczos
 
     data = one_batch(problem, batch, g)
@@ -96,12 +96,12 @@ def hessian_eigenthings(problem: CurvatureProblem, batch: int, products: int, g:
 
 
 def pyhessian(problem: CurvatureProblem, batch: int, products: int, g: torch.Generator) -> Found:
-    """Its power iterations with deflation on one batch, a fifth of the products each."""
+    """PyHessian's power iterations with deflation on one batch, a fifth of the products for each eigenvalue."""
     from pyhessian import hessian
 
     data = one_batch(problem, batch, g)
     with seeded(int(torch.randint(2**31, (), generator=g))), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it calls backward(create_graph=True), as torch warns each time
+        warnings.simplefilter("ignore")  # it calls backward(create_graph=True), at which torch warns each time
         tool = hessian(AsModule(problem), problem.loss, data=data, cuda=False)
         values, vectors = tool.eigenvalues(maxIter=max(1, products // TOP), tol=0.0, top_n=TOP)
     columns = torch.stack([torch.cat([p.reshape(-1) for p in v]).detach() for v in vectors], 1)

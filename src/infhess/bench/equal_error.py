@@ -1,4 +1,4 @@
-"""Top eigenvalues, traces and densities beside other tools, in seconds at equal error: each climbs a ladder of settings."""
+"""Top eigenvalues, traces and densities next to other tools, in seconds at equal error: each climbs a ladder of settings."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from infhess.harness import Job, Row, markdown, processor_seconds
 EXPERIMENT = "bench-curvature-seconds"
 SIZES, QUICK = ("1e4 weights", "1e5 weights", "1e6 weights"), ("digits",)
 INFHESS, CURVLINOPS, TRUTH = "infhess", "curvlinops + SciPy", "truth: all of the data"
-FIRST = ", first call"  # of a tool that compiles: what a user pays once for each net and size of batch
-ALL = 10**9  # data points: as many as there are
-NEAR_ZERO = 1e-3  # nobody tells apart what lies within this share of the largest magnitude
+FIRST = ", first call"  # of a tool that compiles: paid once for each net and batch size
+ALL = 10**9  # data points: all there are
+NEAR_ZERO = 1e-3  # differences within this share of the largest magnitude are ignored
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is measured, targets by name, and rungs of other tools in the order of their cost."""
+    """What is measured, targets by name, and settings of other tools in the order of their cost."""
 
     targets: dict[str, float]
     rungs: tuple[tuple[int, ...], ...]
@@ -48,14 +48,14 @@ QUANTITIES = {
     TRACE: Quantity(
         {"trace to 5 %": 0.05}, ((256, 36), (512, 36), (1024, 36), (1024, 108), (4096, 108), (ALL, 108)), 6
     ),
-    # data points, starts, products a start
+    # data points, starts, products per start
     DENSITY: Quantity(
         {"density to .02": 0.02},
         ((256, 1, 32), (1024, 1, 32), (1024, 1, 64), (ALL, 1, 32), (ALL, 1, 64), (ALL, 1, 128), (ALL, 4, 64)),
         2,
     ),
 }
-# What infhess is asked for instead: points per direction; points per batch and probes.
+# Settings of infhess instead: points per direction; points per batch and probes.
 OWN_RUNGS: dict[str, tuple[tuple[int, ...], ...]] = {
     TOPS: ((128,), (256,), (512,), (1024,), (2048,), (4096,), (ALL,)),
     TRACE: ((16, 36), (32, 36), (64, 36), (128, 36), (256, 36), (256, 144), (256, 576)),
@@ -63,7 +63,7 @@ OWN_RUNGS: dict[str, tuple[tuple[int, ...], ...]] = {
 
 
 class Tool(NamedTuple):
-    """What computes each quantity, and the packages that it needs."""
+    """The functions that compute each quantity, and the packages that they need."""
 
     calls: dict[str, Callable[..., Found]]
     packages: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Tool(NamedTuple):
 
 
 def _of(*calls: Callable[..., Found]) -> dict[str, Callable[..., Found]]:
-    """In the order of the quantities."""
+    """By quantity, in order."""
     return dict(zip(QUANTITIES, calls))
 
 
@@ -83,20 +83,20 @@ TOOLS = {
     "hessian-eigenthings": Tool(
         _of(tools.eigenthings_top, tools.eigenthings_trace, tools.eigenthings_density), ("hessian_eigenthings",)
     ),
-    # its density calls torch.eig, which PyTorch has no more
+    # its density calls torch.eig, which PyTorch has removed
     "PyHessian": Tool(_of(tools.pyhessian_top, tools.pyhessian_trace), ("pyhessian",)),
     "matfree": Tool(_of(matfree_tools.top, matfree_tools.trace, matfree_tools.density), ("matfree", "jax"), True),
 }
 
 
 def missing() -> dict[str, str]:
-    """Tools whose packages are not installed, with these."""
+    """Tools whose packages are not installed, with these packages."""
     absent = {name: [p for p in tool.packages if not importlib.util.find_spec(p)] for name, tool in TOOLS.items()}
     return {name: ", ".join(packages) for name, packages in absent.items() if packages}
 
 
 def jobs(seed: int, folder: Path, *, quick: bool = False) -> Iterator[Job]:
-    """The truth about each net, then one job for each tool that is installed and each quantity."""
+    """The truth about each net, then one job per installed tool and quantity."""
     absent = missing()
     for net in QUICK if quick else SIZES:
         yield Job(Row(EXPERIMENT, net, TRUTH, seed), truth, (folder,))
@@ -108,7 +108,7 @@ def jobs(seed: int, folder: Path, *, quick: bool = False) -> Iterator[Job]:
 
 
 def truth(template: Row, folder: Path) -> list[Row]:
-    """Seconds of products with all of the data, and how far quadrature leaves the distribution open, as the loss."""
+    """Seconds of products with all of the data; the loss is how far quadrature leaves the distribution undetermined."""
     name = template.problem
     seconds = processor_seconds(lambda: full_data(name, folder))
     exact, net = full_data(name, folder), timed_net(name)
@@ -118,9 +118,9 @@ def truth(template: Row, folder: Path) -> list[Row]:
 
 
 def climbed(template: Row, tool: str, quantity: str, folder: Path) -> list[Row]:
-    """For each target the first rung whose mean error is below it: processor seconds, and the error as the loss.
+    """For each target the first setting whose mean error is below it: CPU seconds, and the error as the loss.
 
-    NaN seconds, and the last error, where no rung is enough.
+    NaN seconds, and the last error, if no setting is enough.
     """
     exact, wanted = full_data(template.problem, folder), QUANTITIES[quantity]
     open_, rows = dict(wanted.targets), []
@@ -137,7 +137,7 @@ def climbed(template: Row, tool: str, quantity: str, folder: Path) -> list[Row]:
 
 
 def rungs(tool: str, quantity: str, points: int) -> list[tuple[int, ...]]:
-    """The settings of a tool, from the cheapest on, for so much data."""
+    """The settings of a tool, cheapest first, for this much data."""
     others = QUANTITIES[quantity].rungs
     ladder = OWN_RUNGS.get(quantity, others) if tool == INFHESS else others
     return list(dict.fromkeys((min(first, points), *rest) for first, *rest in ladder))
@@ -148,7 +148,7 @@ def tried(
 ) -> tuple[Row, float]:
     """Median seconds and mean error of a few trials, and the seconds of the first, which alone compiles.
 
-    With all of the data there is little to average over: one trial, and one more where the first one compiles.
+    With all of the data there is little to average over: one trial, and one more if the first one compiles.
     """
     net, found, seconds = timed_net(template.problem), list[Found](), []
     trials = min(QUANTITIES[quantity].trials, NETS[template.problem].trials)
@@ -162,9 +162,9 @@ def tried(
 
 
 def distance(found: Distribution, exact: FullData) -> float:
-    """Kolmogorov's: how far a distribution function leaves what the moments of the true one allow for.
+    """Kolmogorov's distance: how far a distribution function leaves what the moments of the true one allow.
 
-    Points close to zero do not count.
+    Points close to zero are ignored.
     """
     x = _places(exact)
     low, high = exact.measure.bounds(x)
@@ -173,7 +173,7 @@ def distance(found: Distribution, exact: FullData) -> float:
 
 
 def _places(exact: FullData) -> Tensor:
-    """Half of them where eigenvalues are many, half of them even, none close to zero."""
+    """Half of the places where eigenvalues are dense, half evenly spaced, none close to zero."""
     nodes = exact.measure.nodes()[0].flatten()
     near = NEAR_ZERO * float(nodes.abs().max())
     beyond = nodes[nodes.abs() > near]
@@ -191,7 +191,7 @@ ERRORS: dict[str, Callable[[Any, FullData], float]] = {
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Seconds by tool, a table for each net."""
+    """Seconds by tool, one table per net."""
     mine = [r for r in rows if r.experiment == EXPERIMENT]
     nets = [name for name in dict.fromkeys(r.problem for r in mine) if name in (*SIZES, *QUICK)]
     return "\n".join(_table(name, [r for r in mine if r.problem == name]) for name in nets)
@@ -217,7 +217,7 @@ def _shown(cells: dict[Any, Row], tool: str, target: str) -> str:
         return "–"
     if math.isnan(row.seconds):
         return f"not reached ({row.loss:.3f})"
-    compiled = {t.removesuffix(FIRST) for t, _ in cells if t.endswith(FIRST)}  # what counts is their first call
+    compiled = {t.removesuffix(FIRST) for t, _ in cells if t.endswith(FIRST)}  # for these the first call counts
     others = [r.seconds for (t, goal), r in cells.items() if goal == target and r is not row and t not in compiled]
     best = tool not in compiled and row.seconds < min((s for s in others if s == s), default=0.0)
     text = f"{row.seconds:.{3 if row.seconds < 0.1 else 2}f} ({row.loss:.3f})"

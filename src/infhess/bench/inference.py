@@ -1,4 +1,4 @@
-"""Time and memory of the inference loop, beside the bound of memory bandwidth and the paper's algorithm."""
+"""Time and memory of the inference loop, compared with the bound of memory bandwidth and with the paper's algorithm."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from infhess.posterior import CurvatureShaped, Posterior, Prior, condition
 EXPERIMENT, REPEATS = "bench-inference", 5
 SIZES = (10**4, 10**5, 10**6, 10**7)
 COPY, COPY_S, PAPER = "copy of 16 columns", "copy of S", "paper's algorithm"
-# Columns of N numbers that the last iteration cannot avoid moving, by the order in which its parts depend on each other.
+# Columns of N numbers that the last iteration has to move, given the order in which its parts depend on each other.
 # paper: Sᵀg reads S; Y x and S x read both; Sᵀy and Yᵀs read both. curvature: Yᵀg, then Y x, then Yᵀy read Y.
-# Vectors of N numbers besides, read or written: g (twice), s (written, normalised, stored), y (read, normalised, stored).
+# In addition, vectors of N numbers read or written: g (twice), s (written, normalised, stored), y (read, normalised, stored).
 COLUMNS = {"paper": 5, "curvature": 3}
 VECTORS = 10
 Steps = Callable[[Products], Iterator[Any]]
 
 
 def loop_seconds(steps: Steps, size: int, seed: int) -> list[float]:
-    """Seconds of each iteration, without those spent inside the source."""
+    """Seconds of each iteration, excluding time inside the source."""
     clocked, seconds = Clocked(size, seed), []
     iterator = steps(clocked.source())
     start = time.perf_counter()
@@ -55,7 +55,7 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
 
 
 def loop_rows(template: Row, size: int) -> list[Row]:
-    """The last iteration of each method beside a copy and the bound, and the peak memory of the loop."""
+    """The last iteration of each method compared with a copy and the bound, and the peak memory of the loop."""
     rows, copies, seed = [], [copy_seconds(size)], template.seed
     for name, steps in methods().items():
         seconds = median(median(loop_seconds(steps, size, seed)[-3:]) for _ in range(REPEATS))
@@ -70,7 +70,7 @@ def loop_rows(template: Row, size: int) -> list[Row]:
 
 
 def paper_rows(template: Row, size: int) -> list[Row]:
-    """All 16 iterations and the mean after them: infhess, and the paper's algorithm that recomputes at each of them."""
+    """All 16 iterations and the final mean: infhess, and the paper's algorithm, which recomputes everything each time."""
     recomputed, seed = partial(paper_steps, steps=STEPS, prior=PRIOR), template.seed
     slow = median(sum(loop_seconds(recomputed, size, seed)) for _ in range(3))
     rows = [replace(template, seconds=slow, metric=1.0)]
@@ -87,7 +87,7 @@ QUERIES: dict[str, tuple[Prior, Callable[[Posterior, Tensor], object]]] = {
 
 
 def condition_rows(template: Row, size: int) -> list[Row]:
-    """A prior conditioned on 16 tall columns, and one question to the posterior, in copies of S."""
+    """A prior conditioned on 16 tall columns, and one query to the posterior, in copies of S."""
     generator = torch.Generator().manual_seed(template.seed)
     S = torch.randn(STEPS, size, generator=generator).mT
     Y = ((torch.rand(size, generator=generator) + 0.5) * S.mT).mT
@@ -100,7 +100,7 @@ def condition_rows(template: Row, size: int) -> list[Row]:
 
 
 def _with_mean(steps: Steps, source: Products) -> Iterator[Any]:
-    """The same steps; the last one also asks for the posterior mean."""
+    """The same steps; at the last one the posterior mean is also computed."""
     for state in steps(source):
         if state.step == STEPS - 1:
             _ = state.posterior.mean
@@ -108,11 +108,11 @@ def _with_mean(steps: Steps, source: Products) -> Iterator[Any]:
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    """The ratios that matter, from the rows."""
+    """The relevant ratios, from the rows."""
     value = {(r.problem, r.method): r for r in rows}
     found = []
     for name in COLUMNS:
-        for size in SIZES[1:]:  # below, a column is smaller than what the allocator rounds to
+        for size in SIZES[1:]:  # below, a column is smaller than the allocator's granularity
             problem = f"N={size:.0e}"
             row, memory = (value.get((problem, f"{name}: {what}")) for what in ("iteration / bound", "peak memory / N"))
             if row and size >= 10**6:
@@ -140,7 +140,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def figure(rows: Sequence[Row], path: Path) -> Path:
-    """Seconds of an iteration against N, with the copy beside it."""
+    """Seconds of an iteration against N, together with a copy."""
     fig, ax = plots.figure()
     for method, label, colour in (
         ("curvature: iteration / bound", "default, 16th iteration", plots.BLUE),

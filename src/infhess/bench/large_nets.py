@@ -27,7 +27,7 @@ LETTERS, LENGTH, BATCH = 256, 16, 8
 GIB = 2**30
 MEMORY, SECONDS = "memory beside the model, GiB", "seconds"
 LARGEST, WIDTH = "largest", "half of its 95 % interval / value"
-# (width, blocks) of transformers with about so many weights.
+# (width, blocks) of transformers with about this many weights.
 SIZES = {100_000: (48, 3), 1_000_000: (128, 5), 10_000_000: (320, 8)}
 
 
@@ -43,14 +43,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For rows."""
+        """The name in rows."""
         bound = "" if self.memory is None else f", memory = {self.memory / GIB:g} GiB"
         dtype = ", bfloat16" if self.bfloat16 else ""
         return f"{self.weights:.0e} weights, {self.points} points a direction, k = {self.k}{bound}{dtype}"
 
 
 def cases(*, quick: bool = False) -> list[Case]:
-    """Each grows alone: weights, data, k; then bounds on memory, and products in bfloat16."""
+    """Weights, data and k grow one at a time; then bounds on memory, and products in bfloat16."""
     if quick:
         return [Case(100_000), Case(100_000, memory=2**24)]
     small, *_ = SIZES
@@ -59,13 +59,13 @@ def cases(*, quick: bool = False) -> list[Case]:
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
-    """One job for each case, in a process of its own."""
+    """One job per case, each in its own process."""
     for case in cases(quick=quick):
         yield Job(Row(EXPERIMENT, case.name, SECONDS, seed, BATCH), measured, (case,))
 
 
 def measured(template: Row, case: Case) -> list[Row]:
-    """Seconds of a spectrum, and the peak of resident memory beyond that of the model and a gradient of it."""
+    """Seconds of a spectrum, and peak resident memory beyond that of the model and one gradient."""
     command = [sys.executable, "-m", __name__, json.dumps(asdict(case)), str(template.seed)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -80,7 +80,7 @@ def measured(template: Row, case: Case) -> list[Row]:
 
 
 class Tokens:
-    """Random tokens without end: sequences, and the token that follows each."""
+    """An endless stream of random tokens: sequences, and the token that follows each."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -91,7 +91,7 @@ class Tokens:
 
 
 def source_of(case: Case, seed: int) -> Hessian:
-    """The Hessian of a transformer at its start, on random tokens."""
+    """The Hessian of a transformer at initialisation, on random tokens."""
     width, blocks = SIZES[case.weights]
     with seeded(seed):
         net = CharTransformer(LETTERS, LENGTH, width, heads=8, blocks=blocks)
@@ -105,11 +105,11 @@ def source_of(case: Case, seed: int) -> Hessian:
 
 
 def run(case: Case, seed: int) -> dict[str, Any]:
-    """A spectrum, weighed and timed on one thread."""
+    """A spectrum, with its memory and seconds on one thread."""
     source = source_of(case, seed)
-    source.gradient()  # what any step of training holds too
+    source.gradient()  # any training step holds this too
     start, before = time.perf_counter(), resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present
     with on_threads(1):
         found = spectrum(source, case.k, points=case.points, memory=case.memory)
     low, high = found.interval()

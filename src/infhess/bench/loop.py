@@ -1,4 +1,4 @@
-"""The inference loop as it is measured: a source with a clock, the methods, and their peak memory."""
+"""The inference loop as measured: a source with a clock, the methods, and their peak memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRIOR = Isotropic(mean=1.0, scale=1.0, noise=0.1)
 
 
 class Clocked:
-    """A diagonal matrix as a source; the time inside of it does not count as the loop's."""
+    """A diagonal matrix as a source; time inside it does not count for the loop."""
 
     def __init__(self, size: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -38,7 +38,7 @@ class Clocked:
         return result
 
     def gradient(self) -> Tensor:
-        """A gradient that differs from call to call at little cost: the same numbers, moved along."""
+        """A cheap gradient that differs from call to call: the same numbers, shifted."""
         self.turn += 1
         return self._clocked(lambda: self.g.roll(self.turn * 7919))
 
@@ -47,12 +47,12 @@ class Clocked:
         return self._clocked(lambda: self.d * s)
 
     def source(self) -> Products:
-        """As the library takes it."""
+        """As a source of the library."""
         return Products(self.product, self.gradient, len(self.d))
 
 
 def methods() -> dict[str, Callable[[Products], Iterator[Any]]]:
-    """The two methods of infhess; the paper's with its prior given, so that the pilot is not part of the loop."""
+    """The two methods of infhess; the paper's with a given prior, so that the pilot is not part of the loop."""
     return {
         "paper": lambda source: infer_steps(source, STEPS, method="paper", prior=PRIOR),
         "curvature": lambda source: infer_steps(source, STEPS),
@@ -60,7 +60,7 @@ def methods() -> dict[str, Callable[[Products], Iterator[Any]]]:
 
 
 def paper_steps(source: Source, steps: int, prior: Isotropic) -> Iterator[tuple[Tensor, Tensor]]:
-    """The paper's algorithm, recomputed: yields the factors WX (N, m) and WS (N, m) of B_m − b0 I.
+    """The paper's algorithm, recomputed at each step: yields the factors WX (N, m) and WS (N, m) of B_m − b0 I.
 
     Each iteration forms Δ, SᵀWS, the two generalised eigenproblems, X, and the inverse by the matrix inversion lemma, with no
     shortcut for scaled identities.
@@ -91,7 +91,7 @@ def paper_steps(source: Source, steps: int, prior: Isotropic) -> Iterator[tuple[
 
 
 def peak_in_new_process(method: str, size: int, seed: int) -> float:
-    """Numbers of N columns that the loop holds at its peak, above what the source holds."""
+    """Number of N-columns that the loop holds at its peak, above what the source holds."""
     call = [sys.executable, "-m", "infhess.bench.loop", method, str(size), str(seed)]
     return float(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
 
@@ -105,12 +105,12 @@ def resident(field: str) -> int:
 
 
 def peak(method: str, size: int, seed: int) -> float:
-    """(peak − before) / bytes of a column of float32."""
+    """(peak − before) / bytes of a float32 column."""
     for _ in methods()[method](Clocked(1000, seed).source()):
-        pass  # libraries are loaded and their workspaces made
+        pass  # so that libraries are loaded and workspaces allocated
     source = Clocked(size, seed).source()
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present
     for _ in methods()[method](source):
         pass
     return (resident("VmHWM") - before) / (size * FLOAT)

@@ -14,7 +14,7 @@ from infhess.bench.timed_tools import Found, seed_of, steps
 
 
 def weights_of(net: Timed) -> tuple[Any, Callable[[Any], Any]]:
-    """The weights as JAX's flat vector, and how it becomes matrices and biases again."""
+    """The weights as a flat JAX vector, and the function that restores matrices and biases."""
     import jax.numpy as jnp
     from jax.flatten_util import ravel_pytree
 
@@ -90,7 +90,7 @@ def trace(net: Timed, points: int, products: int, g: torch.Generator) -> Found:
 
 
 def density(net: Timed, points: int, starts: int, m: int, g: torch.Generator) -> Found:
-    """Lanczos nodes and weights, from one start after the other."""
+    """Lanczos nodes and weights, one start after the other."""
     data = _data(net, points, g)
     pairs = [_call(net, "lanczos", m, data, g) for _ in range(starts)]
     values, weights = (torch.tensor([part.tolist() for part in side]).double() for side in zip(*pairs))

@@ -1,4 +1,4 @@
-"""What a step costs beside the gradient: microseconds of `observe`, with nothing due, and of `step`, on one thread."""
+"""What a step costs besides the gradient: microseconds of `observe` without a probe, and of `step`, on one thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Setting:
 
 
 class Tensors(nn.Module):
-    """Tensors and nothing else."""
+    """A module of bare tensors."""
 
     def __init__(self, number: int, size: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Tensors(nn.Module):
 
 
 def settings(width: float) -> dict[str, Callable[[], Setting]]:
-    """By name; a width below 1 is for tests."""
+    """Settings by name; a width below 1 is for tests."""
     many, large = max(4, int(300 * width)), int(2_000_000 * width)
     ones = torch.ones(8, 1), torch.ones(8, 1)
     return {
@@ -80,7 +80,7 @@ def _alone(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def methods() -> dict[str, Callable[[Any], Optimizer]]:
-    """Optimizers by name; packages that are not there are left out."""
+    """Optimizers by name; packages that are not installed are left out."""
     others = {name: path for name, path in OTHERS.items() if find_spec(path.split(".")[0])}
     return {
         "SGD": lambda p: torch.optim.SGD(p, lr=1e-5),
@@ -94,7 +94,7 @@ def methods() -> dict[str, Callable[[Any], Optimizer]]:
 
 
 class Runner:
-    """One optimizer on a copy of its own; its gradients stand, and only `observe` and `step` are on the clock."""
+    """One optimizer on its own copy; gradients are fixed, and only `observe` and `step` are timed."""
 
     def __init__(self, setting: Setting, make: Callable[[Any], Optimizer]) -> None:
         self.setting, self.model = setting, copy.deepcopy(setting.model)
@@ -105,7 +105,7 @@ class Runner:
         self.backward()
 
     def backward(self) -> float:
-        """A forward and a backward pass; their seconds."""
+        """Seconds of a forward and a backward pass."""
         start = time.thread_time()
         self.model.zero_grad()
         torch.autograd.backward(self.loss(self.setting.batch))
@@ -116,12 +116,12 @@ class Runner:
         return sum(t.numel() for t in _tensors(list(self.optimizer.state.values())))
 
     def observe(self) -> None:
-        """Where it has that."""
+        """Call `observe`, if it has one."""
         if hasattr(self.optimizer, "observe"):
             self.optimizer.observe(self.loss, self.setting.batch)
 
     def seconds(self) -> tuple[float, float]:
-        """Of `observe` and of `step`, of this thread's own time: other processes do not count."""
+        """Seconds of `observe` and of `step` in CPU time of this thread: other processes do not count."""
         start = time.thread_time()
         self.observe()
         between = time.thread_time()
@@ -136,7 +136,7 @@ def jobs(seed: int, *, width: float = 1.0) -> Iterator[Job]:
 
 
 def overhead_rows(template: Row, width: float) -> list[Row]:
-    """Seconds of `observe` and `step`, and both together in units of Adam's step in the same round."""
+    """Seconds of `observe` and `step`, and their sum in units of Adam's step in the same round."""
     with on_threads(1), seeded(template.seed):
         setting = settings(width)[template.problem]()
         runners = {name: Runner(setting, make) for name, make in methods().items()}
@@ -167,12 +167,12 @@ def overhead_rows(template: Row, width: float) -> list[Row]:
 
 
 def _typical(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The median step of a few: a probe or a refresh that is due among them does not count; in `extra` they do."""
+    """The median step of a few: a probe or refresh among them does not count here, but does in `extra`."""
     return median(o for o, _ in found), median(s for _, s in found)
 
 
 class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Numbers that operations read and write."""
+    """Counts the numbers that operations read and write."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -191,7 +191,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _written(func: Any, args: Any, kwargs: Any, out: Any) -> list[Tensor]:
-    """What an operation writes: its arguments where it works in place, else its results."""
+    """What an operation writes: its arguments if it works in place, else its results."""
     in_place = [
         kwargs.get(argument.name, args[i] if i < len(args) else None)
         for i, argument in enumerate(func._schema.arguments)
@@ -201,7 +201,7 @@ def _written(func: Any, args: Any, kwargs: Any, out: Any) -> list[Tensor]:
 
 
 def memory_passes(runner: Runner) -> float:
-    """Numbers that one `step` reads and writes, per parameter, where nothing is due."""
+    """Numbers that one `step` reads and writes, per parameter, if nothing is due."""
     size, found = sum(p.numel() for p in runner.model.parameters()), []
     for _ in range(3):
         runner.observe()
@@ -212,7 +212,7 @@ def memory_passes(runner: Runner) -> float:
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    """`observe` and `step` together in units of Adam's step, and memory passes beside schedule-free AdamW's."""
+    """`observe` and `step` together in units of Adam's step, and memory passes compared with schedule-free AdamW's."""
     known = {(row.problem, row.method): row.metric for row in rows}
     found = []
     for problem in dict.fromkeys(row.problem for row in rows):
@@ -227,7 +227,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
 
 
 def _rotated_targets(problem: str, known: dict[tuple[str, str], float]) -> list[Target]:
-    """The rotated scaling: seconds beyond Adam's as a share of a training step, and beside SOAP's; numbers of state."""
+    """The rotated scaling: seconds beyond Adam's as a share of a training step, and compared with SOAP's; size of its state."""
     extra, found = known[problem, f"{ROTATED}: extra"], []
     if problem in (NET, LONG):
         found.append(at_most(f"{problem}: {ROTATED} − {UNIT}, as a share of a training step", extra, 0.15))

@@ -1,4 +1,4 @@
-"""SketchySGD (Frangella, Rathore, Zhao & Udell 2023) and its kin with less variance (PROMISE, 2024), from their papers."""
+"""SketchySGD (Frangella, Rathore, Zhao & Udell 2023) and its variance-reduced relatives (PROMISE, 2024), from their papers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infhess.harness.training import AVERAGED, Method, Run
 from infhess.problems import ConvexProblem, CountedStream, Data, squares
 
 POWER_ITERATIONS, ALPHA = 10, 0.5
-RANK, RHO, BATCH = 10, 1e-3, 256  # of those with less variance
+RANK, RHO, BATCH = 10, 1e-3, 256  # of the variance-reduced methods
 
 
 def nystrom(Y: Tensor, Omega: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,7 +46,7 @@ def smoothness(values: Tensor, U: Tensor, rho: float, product: Callable[[Tensor]
 class SketchySgd(Run):
     """w ← w − η (Ĥ + ρI)⁻¹ g, η = ½ / λmax((Ĥ+ρI)^{−½} H' (Ĥ+ρI)^{−½}), with Ĥ of rank r and H' of fresh points, √n each.
 
-    Both are computed at the start, and again each epoch unless the loss is quadratic.
+    Both are computed at the start, and again every epoch unless the loss is quadratic.
     """
 
     model: nn.Linear
@@ -64,7 +64,7 @@ class SketchySgd(Run):
         return {"": self.model, AVERAGED: self.average}
 
     def step(self) -> None:
-        """One batch; before it, the curvature where it is due."""
+        """One batch, after an estimate of curvature if one is due."""
         if not self.rate or (self.again and self.stream.points >= self.due):
             self.estimate()
         w, batch = self.model.weight, next(self.stream)
@@ -74,7 +74,7 @@ class SketchySgd(Run):
         self.steps += 1
 
     def estimate(self) -> None:
-        """A sketch of the Hessian on √n points, and the step on as many others."""
+        """Sketch the Hessian on √n points, and measure the step on as many others."""
         like = self.model.weight
         source = self._curvature()
         Omega = torch.linalg.qr(torch.randn(like.numel(), min(self.rank, like.numel()), dtype=like.dtype)).Q
@@ -84,12 +84,12 @@ class SketchySgd(Run):
         v = torch.randn(like.numel(), dtype=like.dtype)
         product = partial(other.product, self._local)
         self.rate = ALPHA / smoothness(self.values, self.U, self.rho, product, v)
-        # In products with a batch of the stream's size.
+        # In units of products with a batch of the stream's size.
         self.products += round((Omega.shape[1] + POWER_ITERATIONS) * max(self.points / self.stream.size, 1))
         self.due = self.stream.points + self.stream.population
 
     def _curvature(self) -> Hessian:
-        """The Hessian of √n fresh points; what is read beyond them is counted and left."""
+        """The Hessian of √n fresh points; points read beyond them are counted but not used."""
         x, y = zip(*(next(self.stream) for _ in range(-(-self.points // self.stream.size))))
         batch = torch.cat(x)[: self.points], torch.cat(y)[: self.points]
         source = Hessian(self.loss, [self.model.weight], [batch])
@@ -98,15 +98,15 @@ class SketchySgd(Run):
 
 
 def sketchy(rank: int, rho: float) -> Method:
-    """SketchySGD of a rank, with its ρ."""
+    """SketchySGD with this rank and ρ."""
     return partial(SketchySgd, rank=rank, rho=rho)
 
 
 class Sketchy:
-    """What the other three have in common: batches, gradients that are counted, P⁻¹ and L.
+    """What the other three share: batches, counted gradients, P⁻¹ and L.
 
-    Batches of 256, a Nyström preconditioner of rank 10 from √n points with ρ relative to its largest eigenvalue, built each
-    pass unless the loss is quadratic, and the step ½/L with L = λmax of the preconditioned Hessian of as many fresh points.
+    Batches of 256; a Nyström preconditioner of rank 10 from √n points with ρ relative to its largest eigenvalue, rebuilt every
+    pass unless the loss is quadratic; and the step ½/L with L = λmax of the preconditioned Hessian on as many fresh points.
     """
 
     def __init__(self, problem: ConvexProblem, record: Recorder) -> None:
@@ -116,18 +116,18 @@ class Sketchy:
         self.g = torch.Generator().manual_seed(record.template.seed)
 
     def gradient(self, batch: Data, at: Tensor) -> Tensor:
-        """At other weights; counted."""
+        """The gradient at other weights; counted."""
         self.W.data.copy_(at)
         self.record.points += len(batch[1])
         return torch.autograd.grad(self.loss(batch), [self.W])[0]
 
     def some(self, index: Tensor) -> Data:
-        """Points by their numbers."""
+        """Points by index."""
         x, y = self.problem.data
         return x[index], y[index]
 
     def sketch(self) -> None:
-        """P and L, at the weights as they are."""
+        """P and L at the present weights."""
         n, N, like = self.record.n, self.W.numel(), {"dtype": self.W.dtype, "generator": self.g}
         k, rank = max(int(n**0.5), 64), min(RANK, N)
         first, second = torch.split(torch.randperm(n, generator=self.g)[: 2 * k], k)
@@ -143,7 +143,7 @@ class Sketchy:
         return inverse(self.values, self.U, self.shift, g.reshape(-1)).view_as(g)
 
     def passes(self) -> Iterator[Iterator[Tensor]]:
-        """Batches of each pass; after it a row of the weights in the model."""
+        """Batches of each pass; after each pass a row for the model's weights."""
         while True:
             if not hasattr(self, "L") or self.problem.loss_of is not squares:
                 self.sketch()
@@ -154,7 +154,7 @@ class Sketchy:
 
 
 def sketchy_svrg(problem: ConvexProblem, record: Recorder) -> None:
-    """A snapshot each pass (Johnson & Zhang 2013)."""
+    """A snapshot every pass (Johnson & Zhang 2013)."""
     s = Sketchy(problem, record)
     w = s.W.detach().clone()
     for batches in s.passes():

@@ -1,4 +1,4 @@
-"""Runs of RateFree: by products with the Hessian, and by differences of gradients."""
+"""Runs of RateFree: with Hessian-vector products, and with differences of gradients."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from infhess.problems.shuffled import CountedStream, Data
 
 
 class RateFreeRun(Training):
-    """`observe` with each batch; the averaged weights are the outcome."""
+    """Calls `observe` with each batch; the averaged weights are the outcome."""
 
     optimizer: RateFree
 
     def __init__(self, problem: Problem, stream: CountedStream, scaling: str, **options: Any) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where lr is given, a multiple of the learning rate is meant
+            warnings.simplefilter("ignore")  # a given lr is meant as a multiple of the learning rate
             super().__init__(problem, stream, partial(RateFree, scaling=scaling, **options))
         self.shown = copy.deepcopy(self.model)
 
     def observe(self, batch: Data) -> None:
-        """A curvature probe now and then."""
+        """Probe curvature now and then."""
         self.count(self.optimizer.observe(self.loss, batch))
 
     @property
@@ -38,13 +38,13 @@ class RateFreeRun(Training):
 
     @property
     def learning_rate(self) -> tuple[float, float]:
-        """In use, and the standard deviation of its logarithm."""
+        """The learning rate in use, and the standard deviation of its logarithm."""
         found = self.optimizer.rate
         return found.value, found.std / found.value
 
 
 class RateFreeByDifferences(RateFreeRun):
-    """`step(closure)`, as where second derivatives are out of reach: each probe is a second run of the closure."""
+    """Uses `step(closure)`, as for losses without second derivatives: each probe is a second run of the closure."""
 
     def __init__(self, problem: Problem, stream: CountedStream, scaling: str) -> None:
         super().__init__(problem, stream, scaling)

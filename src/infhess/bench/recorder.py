@@ -1,4 +1,4 @@
-"""The loss over all the data against what was spent, for the accuracy bench."""
+"""The loss over all the data against the cost, for the accuracy bench."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from infhess.harness import Row
 from infhess.problems import ConvexProblem
 
 MINIMIZE = "infhess.minimize"
-# A run ends at this gap, after so many passes of gradients, or so many seconds and one more for each NUMBERS of points times
-# weights: what a few hundred passes take.
+# A run ends at this gap, after this many passes of gradients, or after this many seconds plus one for each NUMBERS of
+# points × weights: the time of a few hundred passes.
 ENOUGH, PASSES, SECONDS, NUMBERS = 3e-9, 500, 8.0, 3e6
 
 
@@ -21,25 +21,25 @@ class EnoughError(Exception):
 
 
 class Recorder:
-    """The loss over all the data, against what was spent; its own time does not count.
+    """The loss over all the data, against the cost; its own time does not count.
 
-    Seconds are of the processor, of one thread: other work on the machine does not count either.
+    Seconds are CPU seconds of one thread: other work on the machine does not count either.
     """
 
     def __init__(self, problem: ConvexProblem, template: Row, best: float, start: float) -> None:
         self.problem, self.template, self.n = problem, template, len(problem.data[0])
         self.best, self.start, self._model = best, start, problem.model()
         self.rows: list[Row] = []
-        # minimize ends by its own rule; what it took is in the rows.
+        # minimize stops by its own rule; its cost is in the rows.
         seconds = SECONDS + self.n * self._model.weight.numel() / NUMBERS
         self.limit = math.inf if template.method == MINIMIZE else seconds
         self.points, self.product_points, self.products = 0, 0, 0
         self._spent, self._since = 0.0, time.process_time()
 
     def __call__(self, W: Tensor, loss: float | None = None) -> None:
-        """A row at these weights, where the loss over all the data may be known already.
+        """Add a row at these weights; the loss over all the data may be given.
 
-        The metric is work in passes: points of gradients and of products.
+        The metric is work in passes: points in gradients and in products.
         """
         self._spent += time.process_time() - self._since
         if loss is None:

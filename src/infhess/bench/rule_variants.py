@@ -1,4 +1,4 @@
-"""The learning-rate rule of RateFree with one thing changed at a time: what each part of it is worth."""
+"""The learning-rate rule of RateFree with one thing changed at a time: what each part contributes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPERIMENT = "bench-deep-variants"
 
 @dataclass(frozen=True)
 class Variant:
-    """Other constants of the rule, and other options of RateFree."""
+    """Changed constants of the rule, and changed options of RateFree."""
 
     constants: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Varied(RateFreeRun):
 
 
 def varied(number: float) -> Method:
-    """The variant of this number."""
+    """The variant with this number."""
     return partial(Varied, title=list(VARIANTS)[int(number)])
 
 

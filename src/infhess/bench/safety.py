@@ -1,6 +1,6 @@
 """Is `RateFree` safe in any units, batch size, precision, labels and initialisation? Many short runs; none should be lost.
 
-The same runs with the defaults of two peers say how hard they are.
+The same runs with the defaults of two other optimizers show how hard they are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from infhess.problems.nets import CharRecurrent, CharTransformer, mlp
 
 EXPERIMENT, RUNS, CHANCE = "bench-deep-safety", 500, math.log(10)
 COMPARED = (ROTATED, ADAM, SCHEDULE_FREE)
-FEWEST, MOST, POINTS = 100, 400, 3_200  # steps of a run: those that read so many points, within bounds
+FEWEST, MOST, POINTS = 100, 400, 3_200  # steps of a run: enough to read this many points, within bounds
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of the problem."""
+        """The name of the problem."""
         return (
             f"{self.net}, loss × {self.loss:g}, weights × {self.weights:g}, initialisation × {self.start:g}, "
             f"{self.wrong_labels:.0%} wrong labels, {self.precision}"
@@ -52,11 +52,11 @@ class Trial:
 
     @property
     def steps(self) -> int:
-        """Of the run."""
+        """The number of steps."""
         return min(MOST, max(FEWEST, POINTS // self.batch))
 
     def problem(self) -> NetProblem:
-        """The net on digits, in these units and at this start."""
+        """The net on digits, in these units and from this start."""
         return NetProblem(
             lambda: InUnits(started(NETS[self.net](), self.start), self.weights, self.precision),
             lambda: labelled(self.wrong_labels),
@@ -66,7 +66,7 @@ class Trial:
 
 
 class Rows(nn.Module):
-    """An image as a sequence of its rows, each of eight intensities, to a net for sequences; the last output counts."""
+    """Reads an image as a sequence of rows of eight intensities, for a sequence net; the last output counts."""
 
     def __init__(self, net: CharRecurrent | CharTransformer, width: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class InUnits(nn.Module):
                 p.mul_(scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        """With the weights divided again."""
+        """The function, with the weights divided by the scale."""
         weights = {name: p / self.scale for name, p in self.net.named_parameters()}
         with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
             found: Tensor = functional_call(self.net, weights, (x,))
@@ -118,7 +118,7 @@ class InUnits(nn.Module):
 
 
 def started(net: nn.Module, scale: float) -> nn.Module:
-    """Its matrices times a number."""
+    """The net with its matrices multiplied by a number."""
     with torch.no_grad():
         for p in net.parameters():
             if p.ndim > 1:
@@ -141,7 +141,7 @@ def trials(seed: int, runs: int = RUNS) -> list[Trial]:
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
-    """The trials with each method that is installed; with `quick` a tenth of them."""
+    """The trials with each installed method; with `quick` a tenth of them."""
     absent = missing(METHODS)
     for method in [name for name in COMPARED if name not in absent]:
         for trial in trials(seed, RUNS // 10 if quick else RUNS):
@@ -159,16 +159,16 @@ def run(template: Row, trial: Trial) -> list[Row]:
 
 
 def lost(row: Row) -> bool:
-    """Not finite, not below the start, at chance, where a net says the same of all images, or above it and not halved.
+    """Not finite, not below the start, at chance (the same output for all images), or above chance and not halved.
 
-    From ten times the usual weights a run of so few steps may still be above chance: Adam's default is.
+    From ten times the usual weights, such a short run may still be above chance: Adam's default is.
     """
     dead = abs(row.loss - CHANCE) < 0.01
     return dead or not row.loss < min(row.metric, max(CHANCE, row.metric / 2))
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Lost runs of each method; those of infhess by name, and by each of what is varied."""
+    """Lost runs of each method; those of infhess by name, and by each property that is varied."""
     of = {(t.name, t.batch): t for t in (Trial(*values) for values in product(*GRID.values()))}
     mine = [row for row in rows if row.method == ROTATED]
     found = [(of[row.problem, row.batch_size], lost(row)) for row in mine]
@@ -185,7 +185,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _compared(rows: Sequence[Row]) -> str:
-    """Runs, lost ones, and those that are lost here alone or with infhess alone, by method."""
+    """By method: runs, lost runs, and those lost only here or only with infhess."""
     cells = {(row.method, row.problem, row.batch_size): lost(row) for row in rows}
     lines = [["method", "runs", "lost", "lost where infhess is not", "not lost where infhess is"]]
     for method in dict.fromkeys(row.method for row in rows):

@@ -1,4 +1,4 @@
-"""Who is ahead of whom: what methods end with at each of their rates, and what it takes them to reach a goal."""
+"""Who is ahead of whom: the results of methods at each of their rates, and the cost to reach a goal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infhess.problems.net_problems import NetProblem
 from infhess.problems.net_sets import net_problem
 
 Cost = Callable[[Row], float]
-# By what runs are compared at their end: the rows, and a number that is to be low.
+# Measures of a finished run: which rows, and a number that should be low.
 MEASURES: dict[str, tuple[str, Cost]] = {
     "objective": ("", lambda row: row.loss),
     "test loss": ("", lambda row: row.metric),
@@ -28,7 +28,7 @@ MINE = ROTATED
 
 
 class Standings:
-    """Runs by problem, method and rate. A method is tuned for each measure by itself: the rate with the lowest mean."""
+    """Runs by problem, method and rate. A method is tuned for each measure separately: the rate with the lowest mean."""
 
     def __init__(self, rows: Sequence[Row], seeds: Sequence[int]) -> None:
         self.curves = Curves([row for row in rows if row.experiment == EXPERIMENT and row.seed in seeds])
@@ -40,22 +40,22 @@ class Standings:
         return self.curves.runs(problem, title, net_problem(problem).batch)
 
     def titles(self, problem: str) -> list[str]:
-        """Methods at their rates, as run."""
+        """Methods with their rates, as run."""
         return [t for t in self.curves.methods(problem, net_problem(problem).batch) if not t.endswith(BESIDE)]
 
     def peers(self, problem: str) -> list[str]:
-        """Methods that are not of infhess, each once."""
+        """Methods other than infhess, each once."""
         found = dict.fromkeys(method_of(title) for title in self.titles(problem))
         return [m for m in found if not m.startswith("infhess")]
 
     def _end(self, problem: str, title: str, measure: str) -> float:
-        """At the end, the mean over seeds; infinite where a run was lost, NaN where there is none."""
+        """A measure at the end, mean over seeds; infinite if a run was lost, NaN if there is none."""
         beside, value = MEASURES[measure]
         runs = self.runs(problem, title + beside)
         return fmean(value(run[-1]) for run in runs) if runs else math.nan
 
     def measured(self, measure: str) -> list[str]:
-        """Problems for which it is defined."""
+        """Problems for which a measure is defined."""
         return [name for name in self.problems if not math.isnan(self.end(name, MINE, measure))]
 
     def tuned(self, problem: str, method: str, measure: str = "objective") -> str:
@@ -64,28 +64,28 @@ class Standings:
         return min(rates, key=lambda title: self.end(problem, title, measure), default=method)
 
     def best(self, problem: str, measure: str, *, tuned: bool) -> str:
-        """The best of the peers, as they come or tuned."""
+        """The best of the other methods, at its default or tuned."""
         found = [self.tuned(problem, m, measure) if tuned else default_of(m) for m in self.peers(problem)]
         known = [title for title in found if not math.isnan(self.end(problem, title, measure))]
         return min(known, key=lambda title: self.end(problem, title, measure), default="")
 
     def ratio(self, problem: str, measure: str, *, tuned: bool) -> float:
-        """What infhess ends with over the best of the peers."""
+        """The result of infhess over that of the best other method."""
         best = self.end(problem, self.best(problem, measure, tuned=tuned), measure)
         mine = self.end(problem, MINE, measure)
         return mine / best if best > 0 else 1.0 if mine == best else math.inf
 
     def goals(self, problem: str) -> list[float]:
-        """What AdamW with warm-up and cosine at its best rate ends with, one for each seed."""
+        """The final objective of AdamW with warm-up and cosine at its best rate, one per seed."""
         return [run[-1].loss for run in self.runs(problem, self.tuned(problem, COSINE))]
 
     def spent(self, problem: str, title: str, of: str) -> float:
-        """Gradients or seconds of the whole run, the mean over seeds."""
+        """Gradients or seconds of the whole run, mean over seeds."""
         runs = self.runs(problem, title)
         return fmean(COSTS[of](run[-1]) for run in runs) if runs else math.nan
 
     def cost(self, problem: str, title: str, of: str) -> float:
-        """Gradients or seconds to that objective, the median over seeds; infinite where most never have it."""
+        """Gradients or seconds to that objective, median over seeds; infinite if most runs never reach it."""
         found = [reached(run, goal, COSTS[of]) for run, goal in zip(self.runs(problem, title), self.goals(problem))]
         return median(found) if found else math.nan
 
@@ -96,7 +96,7 @@ def default_of(method: str) -> str:
 
 
 def reached(run: Sequence[Row], goal: float, cost: Cost) -> float:
-    """The cost of the objective `goal`, between two rows by interpolation of its logarithm; infinite if it is never had."""
+    """The cost to reach the objective `goal`, interpolated in its logarithm between rows; infinite if it is never reached."""
     before: Row | None = None
     for row in run:
         if row.loss <= goal:

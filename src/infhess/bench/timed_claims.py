@@ -1,4 +1,4 @@
-"""`infhess bench curvature --seconds`: the ladders, and two claims about single calls as rows of their own."""
+"""`infhess bench curvature --seconds`: the ladders, and two claims about single calls, with their own rows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Claim(NamedTuple):
 
 
 CLAIMS = {
-    # A tolerance so small that all of the data is read: infhess goes over to Lanczos on it, beside SciPy's.
+    # A tolerance so small that all of the data is read: infhess switches to Lanczos on it, compared with SciPy's.
     TIGHT: Claim(SIZES[0], INFHESS, lambda net, g: infhess_tight(net, RTOL, g)),
     ALL_POINTS: Claim(SIZES[0], CURVLINOPS, lambda net, g: curvlinops_top(net, net.points, 32, g)),
-    # infhess as it comes, Lanczos on parts of the data and on all of it.
+    # infhess at its defaults, Lanczos on parts of the data and on all of it.
     "infhess.spectrum": Claim(CNN, INFHESS, infhess_top, (128,)),
     "Lanczos on 256 points": Claim(CNN, CURVLINOPS, curvlinops_top, (256, 16)),
     "Lanczos on 1,000 points": Claim(CNN, CURVLINOPS, curvlinops_top, (1000, 16)),
@@ -57,7 +57,7 @@ def claimed(template: Row, folder: Path) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Seconds by tool, a table for each net, and one for each claim."""
+    """Seconds by tool, one table per net, and one per claim."""
     text, found = equal_error.summary(rows), [r for r in rows if r.experiment == EXPERIMENT and r.method in CLAIMS]
     for net, title in TITLES.items():
         lines = [[r.method, f"{r.seconds:.2f}", f"{r.loss:.4f}"] for r in found if r.problem == net]

@@ -21,8 +21,8 @@ from infhess.problems.nets import digit_net, mlp
 from infhess.spectra.quadrature import Lanczos, Quadrature
 
 TOP = 5
-BATCH, RATE = 128, 1e-3  # of the epoch of Adam before the curvature is measured
-PIECE = 1000  # data points per batch where all are read
+BATCH, RATE = 128, 1e-3  # for the epoch of Adam before the curvature is measured
+PIECE = 1000  # data points per batch when all are read
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,21 +37,21 @@ class Timed:
 
     @property
     def points(self) -> int:
-        """Of all the data."""
+        """Number of data points."""
         return len(self.x)
 
     @property
     def params(self) -> list[Tensor]:
-        """Of the net."""
+        """The parameters of the net."""
         return list(self.model.parameters())
 
     @property
     def size(self) -> int:
-        """Weights."""
+        """Number of weights."""
         return sum(p.numel() for p in self.params)
 
     def subset(self, points: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A random part of the data."""
+        """A random subset of the data."""
         order = torch.randperm(self.points, generator=g)[:points]
         return self.x[order], self.y[order]
 
@@ -62,7 +62,7 @@ class Timed:
 
 
 class Epochs:
-    """All of the data in a new order each time, the last batch as small as it is."""
+    """All of the data in a new order each time, including a smaller last batch."""
 
     def __init__(self, x: Tensor, y: Tensor, batch: int, g: torch.Generator) -> None:
         self.x, self.y, self.batch, self.g, self.population = x, y, batch, g, len(x)
@@ -92,12 +92,12 @@ def _small_digits() -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Entry:
-    """How a net and its data are made, and directions of the Lanczos runs behind its truth: starts and steps of each."""
+    """How a net and its data are made, and the Lanczos runs behind its truth: number of starts, and steps of each."""
 
     layers: Callable[[], list[nn.Module]]
     data: Callable[[], tuple[Tensor, Tensor]]
     runs: tuple[int, int]
-    trials: int = 6  # at the most
+    trials: int = 6  # at most
 
 
 NETS = {
@@ -111,7 +111,7 @@ NETS = {
 
 @lru_cache(maxsize=1)
 def timed_net(name: str) -> Timed:
-    """By name, after an epoch of Adam."""
+    """A net by name, after one epoch of Adam."""
     x, y = NETS[name].data()
     with seeded(0):
         net = nn.Sequential(*NETS[name].layers())
@@ -128,7 +128,7 @@ class FullData:
     measure: Quadrature
 
     def save(self, path: Path) -> None:
-        """Whole or not at all."""
+        """Write the file atomically."""
         held = {"top": self.top, "trace": torch.tensor(self.trace, dtype=torch.float64), "T": self.measure.T}
         held |= {"beta": self.measure.beta, "share": self.measure.share, "eps": torch.tensor(self.measure.eps)}
         with atomic(path) as temporary:
@@ -137,7 +137,7 @@ class FullData:
 
 @lru_cache(maxsize=1)
 def full_data(name: str, folder: Path) -> FullData:
-    """The truth about a net: from a file, or computed and put there."""
+    """The truth about a net: read from a file, or computed and stored."""
     path = folder / f"truth-{name.replace(' ', '-')}.safetensors"
     if not path.exists():
         measured(timed_net(name), *NETS[name].runs).save(path)
@@ -160,10 +160,10 @@ def measured(net: Timed, starts: int, steps: int) -> FullData:
 
 
 def exact_trace(net: Timed) -> float:
-    """Of the Hessian of the cross-entropy of dense layers with ReLU between them; NaN for other nets.
+    """The trace of the cross-entropy's Hessian for dense layers with ReLU between them; NaN for other nets.
 
-    A single weight enters the outputs f piecewise linearly, so that the trace is that of the Gauss–Newton matrix:
-    Σ_c p_c |Jᵀ(e_c − p)|² of each point, and |∂(vᵀf)/∂W|² = |δ|² |a|² for a layer with inputs a.
+    A single weight enters the outputs f piecewise linearly, so the trace is that of the Gauss–Newton matrix:
+    Σ_c p_c |Jᵀ(e_c − p)|² for each point, and |∂(vᵀf)/∂W|² = |δ|² |a|² for a layer with inputs a.
     """
     layers = [m for m in net.model if isinstance(m, nn.Linear)]
     if any(isinstance(m, nn.Conv2d) for m in net.model):

@@ -1,4 +1,4 @@
-"""Top eigenvalues, traces and densities of a net with other tools: from a random part of the data, or from all of it."""
+"""Top eigenvalues, traces and densities of a net with other tools: from a random subset of the data, or from all of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Found(NamedTuple):
 
 
 def steps(values: Tensor, weights: Tensor) -> Distribution:
-    """The distribution function of nodes and weights."""
+    """The step distribution function with these nodes and weights."""
     order = values.argsort()
     sums = torch.nn.functional.pad((weights / weights.sum())[order].cumsum(0), (1, 0))
     return lambda x: sums[torch.searchsorted(values[order], x, right=True)]
@@ -39,7 +39,7 @@ def seed_of(g: torch.Generator) -> int:
 
 
 def pieces(net: Timed, points: int, g: torch.Generator) -> list[tuple[Tensor, Tensor]]:
-    """A random part of the data, in batches."""
+    """A random subset of the data, in batches."""
     x, y = net.subset(points, g)
     return list(zip(x.split(PIECE), y.split(PIECE)))  # type: ignore[no-untyped-call]
 
@@ -50,32 +50,32 @@ def _found(net: Timed, value: Any, spent: Any) -> Found:
 
 
 def infhess_top(net: Timed, points: int, g: torch.Generator) -> Found:
-    """Fresh points for each direction, one batch for each chunk of them."""
+    """`spectrum` with fresh points for each direction, one batch per chunk."""
     found = spectrum(net.source(max(1, points // CHUNKS), g), TOP, points=points, generator=g)
     return _found(net, found.values, found)
 
 
 def infhess_tight(net: Timed, rtol: float, g: torch.Generator) -> Found:
-    """To a tolerance, from batches of a thousand points."""
+    """`spectrum` to a tolerance, from batches of a thousand points."""
     found = spectrum(net.source(PIECE, g), TOP, rtol, generator=g)
     return _found(net, found.values, found)
 
 
 def infhess_trace(net: Timed, batch: int, probes: int, g: torch.Generator) -> Found:
-    """A fresh batch for each probe."""
+    """`trace` with a fresh batch for each probe."""
     found = trace(net.source(batch, g), probes=probes, generator=g)
     return _found(net, found.value, found)
 
 
 def infhess_density(net: Timed, points: int, starts: int, m: int, g: torch.Generator) -> Found:
-    """Of so many points."""
+    """`density` from this many points."""
     source = net.source(min(PIECE, points // 2), g)
     found = density(source, points=points, starts=starts, directions=m, generator=g)
     return Found(found.cdf, found.products, found.points)
 
 
 def curvlinops_operator(net: Timed, points: int, g: torch.Generator) -> Any:
-    """The Hessian of a part of the data."""
+    """The Hessian on a subset of the data."""
     from curvlinops import HessianLinearOperator
 
     data = pieces(net, points, g)
@@ -83,7 +83,7 @@ def curvlinops_operator(net: Timed, points: int, g: torch.Generator) -> Any:
 
 
 def curvlinops_top(net: Timed, points: int, products: int, g: torch.Generator) -> Found:
-    """SciPy's eigsh with as many products and no restart."""
+    """SciPy's eigsh with this many products and no restart."""
     from scipy.sparse.linalg import eigsh
 
     operator = curvlinops_operator(net, points, g).to_scipy()
@@ -96,7 +96,7 @@ def curvlinops_top(net: Timed, points: int, products: int, g: torch.Generator) -
 
 
 def curvlinops_trace(net: Timed, points: int, products: int, g: torch.Generator) -> Found:
-    """Its Hutch++."""
+    """Hutch++ of curvlinops."""
     from curvlinops import hutchpp_trace
 
     products -= products % 3
@@ -105,12 +105,12 @@ def curvlinops_trace(net: Timed, points: int, products: int, g: torch.Generator)
 
 
 def curvlinops_density(net: Timed, points: int, starts: int, m: int, g: torch.Generator) -> Found:
-    """Its smoothed density, summed up."""
+    """The smoothed density of curvlinops, accumulated."""
     from curvlinops import lanczos_approximate_spectrum
     from scipy.sparse.linalg import eigsh
 
     operator = curvlinops_operator(net, points, g)
-    # Left to itself it looks for the lowest eigenvalue to a hundredth, which takes longer than all the rest.
+    # By default it computes the lowest eigenvalue to a hundredth, which takes longer than all the rest.
     ends = eigsh(operator.to_scipy(), 2, which="BE", ncv=20, maxiter=1, tol=10.0, return_eigenvectors=False)
     with seeded(seed_of(g)):
         grid, values = lanczos_approximate_spectrum(operator, m, num_repeats=starts, boundaries=(min(ends), max(ends)))
@@ -118,14 +118,14 @@ def curvlinops_density(net: Timed, points: int, starts: int, m: int, g: torch.Ge
 
 
 def eigenthings_operator(net: Timed, points: int, g: torch.Generator) -> Any:
-    """The Hessian of a part of the data."""
+    """The Hessian on a subset of the data."""
     from hessian_eigenthings import HessianOperator
 
     return HessianOperator(net.model, pieces(net, points, g), lambda model, b: net.loss(model(b[0]), b[1]))
 
 
 def eigenthings_top(net: Timed, points: int, products: int, g: torch.Generator) -> Found:
-    """Its Lanczos."""
+    """Lanczos of hessian-eigenthings."""
     from hessian_eigenthings import lanczos
 
     operator = eigenthings_operator(net, points, g)
@@ -134,7 +134,7 @@ def eigenthings_top(net: Timed, points: int, products: int, g: torch.Generator) 
 
 
 def eigenthings_trace(net: Timed, points: int, products: int, g: torch.Generator) -> Found:
-    """As it comes: Hutch++."""
+    """The default of hessian-eigenthings: Hutch++."""
     from hessian_eigenthings import trace as its_trace
 
     found = its_trace(eigenthings_operator(net, points, g), num_matvecs=products, seed=seed_of(g))
@@ -142,7 +142,7 @@ def eigenthings_trace(net: Timed, points: int, products: int, g: torch.Generator
 
 
 def eigenthings_density(net: Timed, points: int, starts: int, m: int, g: torch.Generator) -> Found:
-    """Its nodes and weights, which are better than its smoothed density."""
+    """The nodes and weights of hessian-eigenthings, which are better than its smoothed density."""
     from hessian_eigenthings import spectral_density
 
     found = spectral_density(eigenthings_operator(net, points, g), num_runs=starts, lanczos_steps=m, seed=seed_of(g))
@@ -151,22 +151,22 @@ def eigenthings_density(net: Timed, points: int, starts: int, m: int, g: torch.G
 
 
 def pyhessian_tool(net: Timed, points: int, g: torch.Generator) -> Any:
-    """On one batch, whose graph it keeps."""
+    """PyHessian on one batch, whose graph it keeps."""
     from pyhessian import hessian
 
     return hessian(net.model, net.loss, data=net.subset(points, g), cuda=False)
 
 
 def pyhessian_top(net: Timed, points: int, products: int, g: torch.Generator) -> Found:
-    """Power iterations with deflation, so many products for each eigenvalue."""
+    """Power iterations with deflation, with this many products for each eigenvalue."""
     with seeded(seed_of(g)), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it calls backward(create_graph=True), as torch warns each time
+        warnings.simplefilter("ignore")  # it calls backward(create_graph=True), at which torch warns each time
         values, _ = pyhessian_tool(net, points, g).eigenvalues(maxIter=products, tol=1e-3, top_n=TOP)
     return Found(torch.tensor(values).sort(descending=True).values, TOP * products, points)
 
 
 def pyhessian_trace(net: Timed, points: int, probes: int, g: torch.Generator) -> Found:
-    """Its Hutchinson estimate."""
+    """PyHessian's Hutchinson estimator."""
     with seeded(seed_of(g)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Found(float(mean(pyhessian_tool(net, points, g).trace(maxIter=probes, tol=0.0))), probes, points)

@@ -1,4 +1,4 @@
-"""Which estimate of a trace is best where products come from mini-batches: the measurement behind `infhess.trace`."""
+"""Which trace estimator is best if products come from mini-batches: the measurement behind `infhess.trace`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROBES = 36
 
 
 class Guess(NamedTuple):
-    """An estimate, and its 95 % interval where it has one."""
+    """An estimate, and its 95 % interval if it has one."""
 
     value: float
     interval: tuple[float, float] = (math.nan, math.nan)
@@ -35,7 +35,7 @@ Method = Callable[[BatchSource, torch.Generator], Guess]
 
 
 def measured_by_infhess(source: BatchSource, g: torch.Generator, **options: Any) -> Guess:
-    """`infhess.trace`; without a sketch it is Hutchinson's: random signs, a fresh batch for each."""
+    """`infhess.trace`; without a sketch it is Hutchinson's estimator: random signs, a fresh batch for each."""
     found = trace(source, generator=g, **options)
     return Guess(found.value, found.interval(0.95))
 
@@ -54,7 +54,7 @@ def hutch(source: BatchSource, products: Callable[[Tensor], Tensor], g: torch.Ge
 
 
 def hutch_fresh(source: BatchSource, g: torch.Generator) -> Guess:
-    """Hutch++, every product with a batch of its own."""
+    """Hutch++, every product with its own batch."""
     return Guess(hutch(source, lambda S: torch.stack([source.matvec(s) for s in S.mT], 1), g))
 
 
@@ -65,7 +65,7 @@ def hutch_one_batch(source: BatchSource, g: torch.Generator) -> Guess:
 
 
 def xtrace_one_batch(source: BatchSource, g: torch.Generator) -> Guess:
-    """XTrace (Epperly, Tropp & Webber 2024) on one batch: each probe with the others as the sketch."""
+    """XTrace (Epperly, Tropp & Webber 2024) on one batch: each probe uses the others as the sketch."""
     local, W = source.local(source.draw()), signs(source, PROBES // 2, g)
     Y = source.block(local, W)
     Q, R = torch.linalg.qr(Y)
@@ -90,13 +90,13 @@ METHODS: dict[str, Method] = {
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
-    """One for each problem, batch size and method."""
+    """One job per problem, batch size and method."""
     for problem, batch, method in product(PROBLEMS[:1] if quick else PROBLEMS, BATCHES, METHODS):
         yield Job(Row(EXPERIMENT, problem, method, seed, batch), measured, (TRIALS,))
 
 
 def measured(template: Row, trials: int) -> list[Row]:
-    """Root mean square of the relative error as the loss, coverage of the interval as the metric, and the cost of a trial."""
+    """Root mean square of the relative error as the loss, coverage of the interval as the metric, and the cost per trial."""
     truth, batch = truth_of(template.problem), template.batch_size
     total, found, seconds = float(torch.trace(truth.H)), list[Guess](), []
     for trial in range(trials):

@@ -1,4 +1,4 @@
-"""What `Tracker` saves while a net trains: its products and widths beside those of a fresh estimate at every update."""
+"""What `Tracker` saves while a net trains: its products and widths compared with a fresh estimate at every update."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from infhess.spectra import Spectrum, Tracker, spectrum
 EXPERIMENT = "bench-curvature-tracker"
 NET, BATCH = "digits", 64
 RATES, KS = (1e-3, 1e-2, 1e-1), (1, 5)
-UPDATES, STEPS = 26, 10  # a fresh estimate and as many warm ones as come in a row, so many steps of sgd apart
+UPDATES, STEPS = 26, 10  # one fresh update and the most warm ones in a row, this many SGD steps apart
 TRACKED, FRESH = "Tracker.update", "a fresh spectrum"
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
-    """One for each number of eigenvalues and each rate of the sgd that moves the net."""
+    """One job per number of eigenvalues and rate of the SGD that moves the net."""
     for k in KS[: 1 if quick else None]:
         for rate in RATES:
             template = Row(EXPERIMENT, f"{NET}, k = {k}", f"η = {rate:g}: {TRACKED}", seed, BATCH)
@@ -56,7 +56,7 @@ def width(found: Spectrum) -> float:
 
 
 def moving(net: Timed, rate: float, g: torch.Generator) -> Iterator[None]:
-    """Some steps of sgd at a time."""
+    """A few steps of SGD at a time."""
     optimizer = torch.optim.SGD(net.model.parameters(), rate)
     batches = (batch for _ in count() for batch in Epochs(net.x, net.y, BATCH, g))
     while True:
@@ -68,7 +68,7 @@ def moving(net: Timed, rate: float, g: torch.Generator) -> Iterator[None]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A line for each number of eigenvalues and rate; products of fresh estimates over the tracker's."""
+    """One line per number of eigenvalues and rate; products of fresh estimates over the tracker's."""
     cells = {(r.problem, *r.method.split(": ")): r for r in rows if r.experiment == EXPERIMENT}
     head = ["eigenvalues", "sgd between updates", "warm updates", "products, fresh / tracked", "half-width, fresh"]
     lines = [[*head, "tracked"]]

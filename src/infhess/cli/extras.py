@@ -66,7 +66,7 @@ class Extras:
 
 
 def extras(source: BatchSource, *, with_density: bool, with_layers: bool, seed: int) -> Extras:
-    """Of the source's matrix, each from a seed of its own."""
+    """Extras of the source's matrix, each with its own seed."""
 
     def generator() -> torch.Generator:
         return torch.Generator().manual_seed(seed)

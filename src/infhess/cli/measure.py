@@ -23,7 +23,7 @@ from infhess.harness.rows import Row
 from infhess.spectra import Spectrum, spectrum
 
 EXPERIMENT = "spectrum"
-NUMBERS = ("value", "std", "low", "high")  # of an eigenvalue, in rows
+NUMBERS = ("value", "std", "low", "high")  # rows of an eigenvalue
 FORMS = "(loss, params, batches) with loss(batch), or (model, loss, batches) with loss(outputs, targets)"
 
 
@@ -43,7 +43,7 @@ class Measured:
     extras: Extras = field(default_factory=Extras)
 
     def as_dict(self) -> dict[str, Any]:
-        """For a script: plain numbers and lists."""
+        """Plain numbers and lists, for scripts."""
         return {"target": self.target, **self.found.as_dict(), "seconds": self.seconds, **self.extras.as_dict()}
 
     def rows(self, seed: int) -> Iterator[Row]:
@@ -58,7 +58,7 @@ class Measured:
 
 
 class Asked(NamedTuple):
-    """What is asked for: eigenvalues, a tolerance and its budget; which matrix, how products are taken, and the seed."""
+    """The request: eigenvalues, a tolerance and its budget; which matrix, how products are taken, and the seed."""
 
     k: int
     rtol: float | None
@@ -68,7 +68,7 @@ class Asked(NamedTuple):
     seed: int
 
     def generator(self) -> torch.Generator:
-        """From its seed."""
+        """A generator with this seed."""
         return torch.Generator().manual_seed(self.seed)
 
 
@@ -86,7 +86,7 @@ def measure(target: str, asked: Asked, *, density: bool = False, layers: bool = 
 
 @contextmanager
 def named_errors(target: str) -> Iterator[None]:
-    """What goes wrong in the user's code, in a line."""
+    """Errors in the user's code, in one line."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -98,7 +98,7 @@ def named_errors(target: str) -> Iterator[None]:
 
 
 def load(target: str) -> Any:
-    """FUNCTION of MODULE:FUNCTION, where MODULE is a name that can be imported from here or the path of a file."""
+    """FUNCTION of MODULE:FUNCTION, where MODULE can be imported, or is the path of a file."""
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise ValueError(f"expected MODULE:FUNCTION, such as infhess.problems.example:small_net, got {target!r}")
@@ -127,7 +127,7 @@ def _module(name: str) -> Any:
 
 
 def _run(load: Callable[[], Any], name: str) -> Any:
-    """Import, and say in a line what went wrong."""
+    """Import, with errors in one line."""
     try:
         return load()
     except ModuleNotFoundError as error:

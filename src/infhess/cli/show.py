@@ -20,7 +20,7 @@ from infhess.harness.jobs import run as run_jobs
 
 
 def console() -> Console:
-    """A console that is 100 columns wide where there is no terminal to ask."""
+    """A console, 100 columns wide if there is no terminal."""
     return Console(width=None if sys.stdout.isatty() else 100)
 
 
@@ -50,7 +50,7 @@ def run(jobs: Sequence[Job], file: RowFile, workers: int) -> None:
 
 
 def summarised(rows: Path, text: str) -> None:
-    """summary.md beside the rows, and on the terminal."""
+    """Write summary.md next to the rows, and print it."""
     print(f"{text}\nrows: {rows}\nsummary: {write(rows.parent / 'summary.md', text)}")
 
 
@@ -71,7 +71,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def demo(rows: Sequence[Row]) -> None:
-    """A table for each part, what one sees there, and what to run next."""
+    """A table for each part, what it shows, and what to run next."""
     from infhess.experiments.demo import NEXT, tables
 
     for title, (head, *lines), seen in tables(rows):
@@ -142,22 +142,22 @@ def datasets() -> None:
 
 
 class Bar:
-    """One file's download as pooch drives it, shown by rich."""
+    """A progress bar of rich for one file, with pooch's interface."""
 
     def __init__(self, progress: Progress, file: File) -> None:
         self._progress, self._task = progress, progress.add_task(file.name, total=file.size)
         self.total = file.size
 
     def update(self, n: int) -> None:
-        """So many bytes more."""
+        """Advance by n bytes."""
         self._progress.update(self._task, advance=n)
 
     def reset(self) -> None:
-        """From the start."""
+        """Start over."""
         self._progress.reset(self._task)
 
     def close(self) -> None:
-        """Done."""
+        """Finish."""
         self._progress.stop_task(self._task)
 
 

@@ -45,7 +45,7 @@ class OneLine(TyperGroup):
 
 
 def _told(error: Any) -> int:
-    """The error in a line; it is empty where help was shown to a group that was given nothing."""
+    """Print the error in one line; it is empty if a group without arguments has shown its help."""
     message = " ".join(error.format_message().split())
     command = getattr(getattr(error, "ctx", None), "command_path", "infhess")
     if message:
@@ -64,7 +64,7 @@ def remedies() -> Iterator[None]:
 
 
 def one_kind(given: Mapping[str, bool]) -> str:
-    """The comparison that was asked for, "" where none was."""
+    """The requested comparison; "" if there is none."""
     kind, *more = [name for name, chosen in given.items() if chosen] or [""]
     if more:
         raise ValueError(f"expected at most one of --{', --'.join(given)}; got --{kind} and --{more[0]}")

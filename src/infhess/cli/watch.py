@@ -19,7 +19,7 @@ from infhess.spectra import Moment, Tracker
 
 EXPERIMENT = "spectrum-watch"
 ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-# Where training scripts put the weights beside the optimizer's state.
+# Keys under which training scripts store weights next to the optimizer's state.
 INSIDE = ("state_dict", "model_state_dict", "model")
 
 
@@ -34,12 +34,12 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def weights(path: Path) -> dict[str, Tensor]:
-    """The state dict of a checkpoint; nothing in it is run."""
+    """The state dict of a checkpoint; no code in it is executed."""
     try:
         held: Any = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError) as error:
         raise ValueError(f"{path}: damaged, or no checkpoint ({str(error).splitlines()[0]})") from error
-    except Exception as error:  # pickle.UnpicklingError: there is more than weights in the file
+    except Exception as error:  # pickle.UnpicklingError: the file holds more than weights
         raise ValueError(f"{path}: expected weights alone; save model.state_dict()") from error
     state = next((held[name] for name in INSIDE if isinstance(held, dict) and isinstance(held.get(name), dict)), held)
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
@@ -54,7 +54,7 @@ def step_of(path: Path, number: int) -> int:
 
 
 def model_of(returned: Any) -> nn.Module:
-    """The model that the checkpoints are of."""
+    """The model that the checkpoints belong to."""
     model = returned[0] if isinstance(returned, tuple | list) and returned else None
     if not isinstance(model, nn.Module):
         raise ValueError(
@@ -64,7 +64,7 @@ def model_of(returned: Any) -> nn.Module:
 
 
 def watched(target: str, paths: Sequence[Path], asked: Asked) -> Iterator[list[Row]]:
-    """The rows of one checkpoint after the other."""
+    """The rows of each checkpoint in turn."""
     function = load(target)
     with named_errors(target):
         returned = function()
@@ -100,6 +100,6 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def _cell(found: dict[tuple[str, str], Row], name: str, i: int) -> str:
-    """An eigenvalue with its interval; a dash where an earlier run asked for fewer."""
+    """An eigenvalue with its interval; a dash if an earlier run asked for fewer."""
     numbers = [found.get((name, f"eigenvalue {i}: {what}")) for what in ("value", "low", "high")]
     return "{:.4g} ({:.4g} … {:.4g})".format(*(r.metric for r in numbers if r)) if all(numbers) else "–"

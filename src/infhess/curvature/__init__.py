@@ -1,4 +1,4 @@
-"""Sources of products."""
+"""Sources of matrix-vector products: Hessian, Gauss–Newton and Fisher matrices of a PyTorch loss, or any operator."""
 
 from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.local import DoubleBackwardError

@@ -1,4 +1,4 @@
-"""Batches drawn one after the other, and products with their matrices: both are counted."""
+"""Batches drawn one after the other, and products with their matrices; both are counted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from infhess.curvature.pooled import PooledLocal, failed_somewhere
 from infhess.curvature.source import Source
 from infhess.curvature.untouched import Watch
 
-# Looking at modules takes as long as a small net's forward pass: one batch that left nothing behind stands for so many more.
+# Inspecting modules takes as long as a small net's forward pass: one batch without side effects vouches for this many more.
 UNSEEN = 31
 
 
 class BatchProducts(Source):
-    """What a source of mini-batches has drawn and multiplied so far, and what it has seen of the loss."""
+    """Counts the batches drawn and the products computed by a source of mini-batches, and remembers properties of the loss."""
 
     pooled = True
 
@@ -38,8 +38,8 @@ class BatchProducts(Source):
         self.size, self.like = self.flat.size, self.flat.like
         self._generator = generator or torch.Generator().manual_seed(0)
         self.watch = Watch()  # what was seen of the loss so far
-        self.product_points = 0  # data points that products were taken with, counted each time
-        self._plain = 0  # batches to come for which nobody looks whether they leave anything behind
+        self.product_points = 0  # data points in all products, counted each time
+        self._plain = 0  # coming batches that are not checked for side effects
 
     @abstractmethod
     def at(self, batch: Batch, seed: int) -> Local:
@@ -47,15 +47,15 @@ class BatchProducts(Source):
 
     @property
     def _in_several(self) -> bool:
-        """Whether this source and those of other processes are one."""
+        """Whether this source is pooled with those of other processes."""
         return self.pooled and world_size() > 1
 
     def _sum(self, value: float) -> float:
-        """Over the processes that estimate together."""
+        """Sum over the pooled processes."""
         return all_reduce_sum([value], self.flat.device)[0] if self._in_several else value
 
     def draw(self) -> Batch:
-        """The next batch, counted; in several processes, the next one of each."""
+        """The next batch, counted; with several processes, each draws its own."""
         batch: Batch = None
         failure: Exception | None = None
         try:
@@ -70,7 +70,7 @@ class BatchProducts(Source):
         return batch
 
     def points_of(self, batch: Batch) -> int:
-        """The data points of a batch; in several processes, of those of all of them."""
+        """The number of data points of a batch; with several processes, the sum over their batches."""
         return round(self._sum(self._own_points(batch)))
 
     def _own_points(self, batch: Batch) -> int:
@@ -78,7 +78,7 @@ class BatchProducts(Source):
 
     @full_precision
     def local(self, batch: Batch, seed: int | None = None) -> Local:
-        """The curvature of one batch, with a seed of its own for its dropout."""
+        """The curvature of one batch, with its own seed for dropout."""
         seed = self.seed() if seed is None else seed
         if self._in_several:
             return PooledLocal(self.at(batch, seed + rank()), self._own_points(batch))
@@ -87,7 +87,7 @@ class BatchProducts(Source):
         return local
 
     def seed(self) -> int:
-        """For the dropout of a batch."""
+        """A seed for the dropout of a batch."""
         return int(torch.randint(2**62, (), generator=self._generator))
 
     @full_precision
@@ -117,11 +117,11 @@ class BatchProducts(Source):
         self._plain = UNSEEN if local.plain else self._plain
 
     def note(self, seen: Watch) -> None:
-        """What was seen of the loss once holds from then on."""
+        """Remember what a batch has shown about the loss."""
         self.watch.random |= seen.random
         self.watch.batch_statistics |= seen.batch_statistics
 
     def count_products(self, products: int, points: int) -> None:
-        """Note down products with so many points each."""
+        """Count products with this many points each."""
         self.products += products
         self.product_points += products * points

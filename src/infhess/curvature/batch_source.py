@@ -31,10 +31,10 @@ Loss = Callable[..., Tensor]
 class BatchSource(BatchProducts):
     """Products and gradients at the present parameters, each call on the next mini-batch.
 
-    Nothing but the result is left behind: parameters, `.grad`, buffers, training mode and the random state are as before.
+    There are no side effects: parameters, `.grad`, buffers, training mode and the random state stay as they were.
 
-    Where several processes were started by `torch.distributed`, their sources are one: each takes products of its own batches,
-    all have the mean, and all have to call the same, with the same seeds. `source.pooled = False` keeps one to its process.
+    Sources of several `torch.distributed` processes are pooled: each process multiplies its own batches, and all get the mean.
+    All have to make the same calls, with the same seeds. `source.pooled = False` keeps a source to its own process.
 
     >>> import torch, infhess
     >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -47,11 +47,11 @@ class BatchSource(BatchProducts):
 
     """
 
-    mapped: Mapped | None = None  # several batches in one pass
+    mapped: Mapped | None = None  # computes several batches in one pass
 
     @abstractmethod
     def fresh(self, batches: Iterable[Batch]) -> BatchSource:
-        """The same matrix from other data, with counts of its own."""
+        """The same matrix from other data, with its own counts."""
 
     @full_precision
     def matvec(self, s: Any) -> Tensor:
@@ -66,7 +66,7 @@ class BatchSource(BatchProducts):
 
     @full_precision
     def product_and_gradient(self, s: Any) -> tuple[Tensor, Tensor]:
-        """Product and gradient of one and the same mini-batch: the gradient comes along with the product."""
+        """Product and gradient of the same mini-batch: the gradient comes for free."""
         s = self._vector(s)
         local = self.local(self.draw())
         return self.product(local, s), local.gradient()
@@ -79,7 +79,7 @@ class BatchSource(BatchProducts):
         return g, self.product(local, g)
 
     def _vector(self, s: Any) -> Tensor:
-        """A flat vector, checked before anything is read."""
+        """Check a flat vector before any data is read."""
         v = as_vectors(s, "s", self.size, self.like)
         if v.ndim != 1:
             raise ValueError(f"s: expected a vector of shape ({self.size},), got {tuple(v.shape)}")
@@ -89,11 +89,11 @@ class BatchSource(BatchProducts):
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
     ) -> Draw:
-        """Products of each vector with `chunks` chunks of fresh data, so many points and batches in all at the least.
+        """Products of each vector with `chunks` chunks of fresh data, with at least this many points and batches in total.
 
-        With `forms` the numbers sᵀBs instead of the products. A chunk is several batches as they came, or where there
-        are few of them, a part of them joined. Batches whose points share statistics (BatchNorm in training mode) are not
-        cut: half a batch is then another loss.
+        With `forms` the numbers sᵀBs instead of the products. A chunk is several whole batches, or a slice of them joined if
+        there are few. Batches whose points share statistics (BatchNorm in training mode) are not sliced: half a batch would
+        have another loss.
         """
         width = 1 if forms else self.size
 
@@ -105,7 +105,7 @@ class BatchSource(BatchProducts):
 
     @full_precision
     def fresh_answers(self, questions: list[Question], points: int, chunks: int, batches: int = 1) -> list[Draw]:
-        """What each question takes from its product, over the same fresh data: the graph of a batch serves all of them."""
+        """What each question takes from its product, all over the same fresh data: they share the graph of each batch."""
         cut = self.split and not self.watch.batch_statistics
         reading = FreshData(
             self.stream, self.draw, self.points_of, points, batches, world_size() if self._in_several else 1
@@ -121,7 +121,7 @@ class BatchSource(BatchProducts):
         return sums.draws(1.0 if self.watch.random else reading.unread)
 
     def _groups(self, pieces: Iterator[tuple[int, Batch]], most: int) -> Iterator[list[Drawn]]:
-        """Batches that are multiplied in one pass, with seeds of their own: one, or several of a loss that can be mapped."""
+        """Batches that are multiplied in one pass, each with its own seed: several if the loss can be mapped, else one."""
         while group := [Drawn(c, b, self.seed()) for c, b in islice(pieces, most if self._maps else 1)]:
             yield group
 
@@ -132,10 +132,10 @@ class BatchSource(BatchProducts):
         return plain and self.mapped is not None and self.mapped.possible
 
     def _answered(self, group: list[Drawn], questions: list[Question]) -> Iterator[tuple[int, int, Iterable[Tensor]]]:
-        """The chunk of each batch, its points, and the products that the questions ask for."""
+        """For each batch its chunk, its points, and the products that the questions ask for."""
         found = None
         if len(group) > 1 and self.mapped is not None:
-            points = self.points_of(group[0].batch)  # they are alike, or there is no pass
+            points = self.points_of(group[0].batch)  # all batches of a group have the same size
             count = partial(self.count_products, points=points)
             vectors = [q.vector() for q in questions]
             found = self.mapped.products([p.batch for p in group], group[0].seed, vectors, count)
@@ -152,13 +152,13 @@ class Hessian(BatchSource):
 
     Args:
         loss: batch ↦ scalar, the mean loss of the batch; it closes over the model.
-        params: the parameters, with names (model.named_parameters(), a dict) or without; what is not given is held fixed,
-            what is given and frozen or unused has zero curvature.
+        params: the parameters, with names (model.named_parameters(), a dict) or without. Others are held fixed; frozen or
+            unused ones have zero curvature.
         batches: an iterable of batches, such as a DataLoader.
         products: "exact" (reverse over reverse), or "difference" for losses that cannot be differentiated twice.
-        split: False for a loss that is not a mean over points: batches are then neither sliced nor joined.
-        points: data points of a batch, where it does not tell; such batches are not cut.
-        generator: for the seeds of dropout masks, one per batch.
+        split: False if the loss is not a mean over data points: batches are then neither sliced nor joined.
+        points: data points per batch, if it cannot be read from the batch; such batches are not sliced.
+        generator: random numbers for the seeds of dropout masks, one seed per batch.
 
     >>> import torch
     >>> w = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -197,7 +197,7 @@ class Hessian(BatchSource):
 
     @full_precision
     def gradient_at(self, batch: Batch, seed: int) -> Tensor:
-        """The gradient of one batch without its curvature, flat; counted as a product, which costs about as much."""
+        """The flat gradient of one batch, without curvature; counted as a product, since it costs about as much."""
         points = self.points_of(batch)
         self.count_products(1, points)
         local: Local = DifferenceLocal(self.loss, batch, self.flat, seed)
@@ -205,7 +205,7 @@ class Hessian(BatchSource):
 
     @full_precision
     def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:
-        """The gradients of slices of a batch, as columns; counted as a product with all of it."""
+        """The gradients of slices of a batch, as columns; counted as one product with the whole batch."""
         self.count_products(1, self.points_of(batch))
         found = slice_gradients(self.loss, batch, pieces, self.flat, self.seed())
         return mean_over_processes(found) if self._in_several else found

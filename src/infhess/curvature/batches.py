@@ -1,4 +1,4 @@
-"""Batches: any iterable of tensors or nested tuples, lists, mappings and dataclasses of them that share dimension 0."""
+"""Batches: tensors, or nested tuples, lists, mappings and dataclasses of tensors that share dimension 0."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def is_named(batch: Batch) -> bool:
 
 
 def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Batch:
-    """A batch of the same shape, each leaf made by f of those at its place.
+    """A batch of the same structure, each leaf computed by f from the leaves at the same place in all batches.
 
-    Leaves are tensors, and lists with one entry per point that is not a tensor; anything else is the first batch's.
+    Leaves are tensors and lists with one entry per point that is not a tensor; anything else is taken from the first batch.
     """
     first = batches[0]
     if isinstance(first, Tensor) or (isinstance(first, list) and len(first) == size and not list(tensors(first))):
@@ -61,7 +61,7 @@ def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Ba
 
 
 def _with(batch: Batch, entries: dict[Any, Any]) -> Batch:
-    """A copy with other entries; of a frozen dataclass too, and without running what it does when it is made."""
+    """A copy with other entries; works for frozen dataclasses too, and does not run __init__ or __post_init__."""
     made = copy.copy(batch)
     for key, value in entries.items():
         if isinstance(made, Mapping):
@@ -74,8 +74,8 @@ def _with(batch: Batch, entries: dict[Any, Any]) -> Batch:
 def size_of(batch: Batch) -> int:
     """The number of data points: the size of dimension 0 that most tensors of the batch share.
 
-    Others are the same for all points: without dimensions (a count), or of size 1 in dimension 0 (position ids that broadcast).
-    A pair of n inputs and 1 target is taken for the mistake that it mostly is.
+    Other tensors are the same for all points: they have no dimension (a count) or size 1 in dimension 0 (position ids that
+    broadcast). A pair of n inputs and 1 target is treated as a mistake, which it mostly is.
     """
     sizes = [t.shape[0] for t in tensors(batch) if t.ndim]
     if sizes and sizes.count(sizes[0]) == len(sizes) and sizes[0]:
@@ -94,7 +94,7 @@ def size_of(batch: Batch) -> int:
 
 
 def sliced(batches: list[Batch], pieces: int) -> list[Batch]:
-    """Several batches joined and cut in `pieces` parts whose sizes differ by one at the most."""
+    """Join several batches and cut them into `pieces` slices whose sizes differ by at most one."""
     whole = joined(batches)
     n = size_of(whole)
     cuts = [n * i // pieces for i in range(pieces + 1)]
@@ -115,13 +115,13 @@ def joined(batches: list[Batch]) -> Batch:
 
 
 def part_of(batch: Batch, start: int, stop: int) -> Batch:
-    """Some of the points of a batch; what is the same for all points as it is."""
+    """A slice of the points of a batch; what is shared by all points stays as it is."""
     n = size_of(batch)
     return mapped(lambda leaf: leaf[0][start:stop] if _is_data(leaf[0], n) else leaf[0], [batch], n)
 
 
 def _is_data(leaf: Any, size: int) -> bool:
-    """Whether a leaf holds something for each point."""
+    """Whether a leaf has an entry for each point."""
     return len(leaf) == size if isinstance(leaf, list) else leaf.ndim > 0 and len(leaf) == size
 
 
@@ -139,7 +139,7 @@ def _concatenated(parts: list[Any]) -> Any:
 
 
 def _common(parts: list[Any]) -> Any:
-    """What is the same for all points, if it is the same for all batches."""
+    """What is shared by all points, checked to be the same in all batches."""
     if any(not torch.equal(part, parts[0]) for part in parts):
         shown = [part.tolist() if part.ndim == 0 else tuple(part.shape) for part in parts]
         raise ValueError(
@@ -150,10 +150,10 @@ def _common(parts: list[Any]) -> Any:
 
 
 class Stream:
-    """The next batch, and the next: an iterable that can be iterated again is, a one-shot iterator may run dry.
+    """An endless stream of batches: an iterable is iterated again and again; a one-shot iterator may run dry.
 
     Attributes:
-        ordered: whether a pass is known to be in the order of the data set, so that a part of it is no random sample.
+        ordered: whether a pass is known to follow the order of the data set, so that a part of it is not a random sample.
         passes: how often the iterable was started.
 
     """
@@ -177,17 +177,17 @@ class Stream:
 
     @cached_property
     def population(self) -> int | None:
-        """The data points of a pass, in all processes, where each is known to come once a pass."""
+        """The data points of one pass, over all processes, if each point is known to come once per pass."""
         own = None if self._one_shot else population(self._batches, self._points_of)
         unknown, known = self._sum(float(own is None)), self._sum(own or 0)
         return None if unknown else round(known)
 
     def is_pass(self, number: int) -> bool:
-        """Whether it is the pass of this number, in all processes."""
+        """Whether all processes are in the pass of this number."""
         return not self._sum(float(self.passes != number))
 
     def warn_of_order(self, read: int) -> None:
-        """Once, where a part of an ordered pass would be taken for a random sample."""
+        """Warn once if a part of an ordered pass would be taken for a random sample."""
         if self.ordered and self.population is not None and read < self.population and not self._warned:
             self._warned = True
             warnings.warn(
@@ -197,12 +197,12 @@ class Stream:
             )
 
     def restart(self) -> None:
-        """Begin a new pass with the next batch, where that is possible."""
+        """Begin a new pass with the next batch, if possible."""
         if not self._one_shot:
             self._iterator = None
 
     def next(self) -> Batch:
-        """The next batch; the first one again after the last, where that is possible."""
+        """The next batch; starts over after the last one, if possible."""
         batch = next(self._iterator, _END) if self._iterator is not None else _END
         if batch is _END and (self._iterator is None or not self._one_shot):
             self._iterator = iter(self._batches)
@@ -219,7 +219,7 @@ class Stream:
 
 
 def population(batches: Iterable[Batch], points_of: Callable[[Batch], int] = size_of) -> int | None:
-    """The data points that a pass reads, each once; None where that cannot be known without reading them."""
+    """The data points of one pass, each read once; None if that is not known without reading them."""
     if isinstance(batches, DataLoader):
         sampler = batches.sampler
         once = isinstance(sampler, DistributedSampler) or (
@@ -234,7 +234,7 @@ def population(batches: Iterable[Batch], points_of: Callable[[Batch], int] = siz
 
 
 def _in_order(batches: DataLoader[Any]) -> bool:
-    """Whether a loader that makes its own batches goes through its data set from the first point to the last."""
+    """Whether a loader goes through its data set from the first point to the last."""
     sampler = batches.sampler
     ordered = isinstance(sampler, SequentialSampler) or (
         isinstance(sampler, DistributedSampler) and not sampler.shuffle

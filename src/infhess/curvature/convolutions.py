@@ -1,4 +1,4 @@
-"""Convolutions whose second derivatives run on the kernels of the first, which PyTorch's own do not on a CPU.
+"""Convolutions whose second derivatives use the fast kernels of the first ones, unlike PyTorch's own on a CPU.
 
 A convolution y = B(x, w) is bilinear, with gradients B₁(dy, w) in x and B₂(dy, x) in w. Along (u, v) the second derivative
 adds B(u, w) + B(x, v) to the cotangent of dy, B₁(dy, v) to that of x and B₂(dy, u) to that of w: two convolutions forward
@@ -22,7 +22,7 @@ Options = tuple[
 
 
 def convolve(func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor | None:
-    """What `torch.conv1d`, `conv2d` or `conv3d` gives; None where it is to be left to PyTorch."""
+    """The result of `torch.conv1d`, `conv2d` or `conv3d`; None if it should be left to PyTorch."""
     return _convolve(DIMENSIONS[func], *args, **kwargs)
 
 
@@ -44,14 +44,14 @@ def _convolve(
 
 
 def _plain(n: int, x: Tensor, w: Tensor) -> bool:
-    """A batch of ordinary real tensors on a CPU, and no transform or autocast that would have to see the operation itself."""
+    """Whether this is a batch of ordinary real tensors on a CPU, without transforms or autocast that must see the operation."""
     ordinary = x.ndim == n + 2 and all(t.layout == torch.strided and t.is_floating_point() for t in (x, w))
     around = torch._C._are_functorch_transforms_active() or torch.is_autocast_enabled("cpu")
     return ordinary and x.device.type == w.device.type == "cpu" and not around and forward_ad._current_level < 0
 
 
 def _each(value: int | Sequence[int], n: int) -> list[int]:
-    """One number for each dimension."""
+    """One number per dimension."""
     found = [value] if isinstance(value, int) else list(value)
     return found * n if len(found) == 1 else found
 
@@ -73,7 +73,7 @@ class _Convolution(Function):
 
 
 class _Gradients(Function):
-    """B₁(dy, w), B₂(dy, x) and the sum of dy over all but channels, as far as they are needed."""
+    """B₁(dy, w), B₂(dy, x) and the sum of dy over all dimensions except channels, as far as they are needed."""
 
     @staticmethod
     def forward(ctx: Any, dy: Tensor, x: Tensor, w: Tensor, options: Options, needed: Sequence[bool]) -> Any:

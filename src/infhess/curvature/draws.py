@@ -1,4 +1,4 @@
-"""Products over fresh data: chunks of it, each with its weight, and how much of all the data they leave unread."""
+"""Products over fresh data: chunks with their weights, and which share of all data is left unread."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from infhess.curvature.batches import Batch
 class Draw(NamedTuple):
     """Products of k vectors with C chunks of fresh data.
 
-    products (C, k, N); weights (C,), the share of the points in each chunk; unread, the variance factor 1 − M/n of a sample
-    without replacement from a finite population, and 1 where that is not known.
+    products (C, k, N); weights (C,), the share of the points in each chunk; unread, the variance factor 1 − M/n for a sample
+    without replacement from a finite population, or 1 if n is not known.
     """
 
     products: Tensor
@@ -24,12 +24,12 @@ class Draw(NamedTuple):
 
     @property
     def noise_is_known(self) -> bool:
-        """Whether the chunks show their noise: there are two at the least, or there is none since all data was read."""
+        """Whether the noise is known: there are at least two chunks, or there is no noise since all data was read."""
         return len(self.weights) > 1 or self.unread == 0
 
 
 class Question(NamedTuple):
-    """A vector to multiply, made when its turn comes, and what is taken of the product: so many numbers."""
+    """A vector to multiply, computed lazily, and what to take from its product: `width` numbers."""
 
     vector: Callable[[], Tensor]
     take: Callable[[Tensor], Tensor]
@@ -45,29 +45,29 @@ class Drawn(NamedTuple):
 
 
 class Sums:
-    """Answers to several questions, summed over the points of each chunk as they come."""
+    """Answers to several questions, accumulated over the points of each chunk."""
 
     def __init__(self, like: Tensor, chunks: int, widths: Sequence[int]) -> None:
         self._sums = [like.new_zeros(chunks, 1, width) for width in widths]
         self._sizes = torch.zeros(chunks, dtype=torch.float64)
 
     def add(self, chunk: int, points: int, answers: Iterable[Tensor]) -> None:
-        """What so many points of a chunk say to each question."""
+        """Add the answers of one batch of a chunk, with its number of points."""
         for total, answer in zip(self._sums, answers):
             total[chunk, 0].add_(answer, alpha=points)
         self._sizes[chunk] += points
 
     def draws(self, unread: float) -> list[Draw]:
-        """The means over the chunks that were read."""
+        """The means over those chunks that were read."""
         read, sums = self._sizes > 0, self._sums
         if not bool(read.all()):
             sums = [total[read.to(total.device)] for total in sums]
         sizes = self._sizes[read].to(sums[0].device)
-        # In place: the sums are as large as so many copies of the parameters.
+        # In place: the sums may be as large as several copies of the parameters.
         return [Draw(total.div_(sizes[:, None, None].to(total)), sizes / sizes.sum(), unread) for total in sums]
 
 
 def even(products: list[list[Tensor]], unread: float = 1.0) -> Draw:
-    """Chunks of equal weight, from a population without end unless said otherwise."""
+    """Chunks of equal weight; from an infinite population by default."""
     C = len(products)
     return Draw(torch.stack([torch.stack(ps) for ps in products]), torch.full((C,), 1 / C, dtype=torch.float64), unread)

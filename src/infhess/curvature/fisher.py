@@ -1,4 +1,4 @@
-"""The Fisher matrix of one batch: outer products of the gradients of its points."""
+"""The Fisher matrix of one batch: the mean outer product of per-point gradients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Sample = Callable[[Tensor], Tensor]
 class FisherLocal(GaussNewtonLocal):
     """(1/n) Σ g_i g_iᵀ = Jᵀ [(1/n) Σ a_i a_iᵀ] J with a_i the gradient of point i's loss with respect to its outputs.
 
-    Where targets are drawn from the model, d of them for a point whose loss is their mean, the matrix is taken d times: its
-    mean is the Gauss–Newton matrix.
+    If targets are drawn from the model, and the loss of a point is the mean over its d targets, the matrix is multiplied by d:
+    its expectation is then the Gauss–Newton matrix.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class FisherLocal(GaussNewtonLocal):
 
 
 def sampler_of(loss: Any) -> Sample:
-    """How targets are drawn from the outputs under a loss that is a negative log-likelihood."""
+    """How to draw targets from the outputs, for a loss that is a negative log-likelihood."""
     for known, sample in SAMPLERS.items():
         if loss is known or (isinstance(known, type) and isinstance(loss, known)):
             return sample
@@ -72,7 +72,7 @@ def _coins(outputs: Tensor) -> Tensor:
 
 
 def _normal(outputs: Tensor) -> Tensor:
-    """(f − y)² is the negative log-likelihood of a normal y of variance ½."""
+    """(f − y)² is the negative log-likelihood of a normal y with variance ½."""
     return torch.randn_like(outputs).mul_(0.5**0.5).add_(outputs)
 
 

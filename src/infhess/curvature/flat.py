@@ -1,4 +1,4 @@
-"""Parameters as one flat vector, in the order they were named."""
+"""Parameters as one flat vector, in the order given."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch import Tensor
 from infhess._checks import small_dtype
 
 HALF = (torch.float16, torch.bfloat16)
-# More tensors than this, of fewer numbers than this on average, are measured as one.
+# More tensors than this, with fewer entries than this on average, are concatenated to compute their norm.
 MANY, SMALL = 16, 1024
 
-# Parameters with or without names.
+# Parameters, with or without names.
 Params: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Mapping[str, Tensor]
 
 
 class Flat:
     """Packs tensors of the shapes of the parameters into a vector, and back.
 
-    The vector has the widest dtype among the parameters, single precision at the least. A complex parameter is its real and
-    imaginary parts. `names` are those of the parameters, None where there are none.
+    The vector has the widest dtype among the parameters, at least single precision. A complex parameter becomes its real and
+    imaginary parts. `names` are those of the parameters, or None.
     """
 
     def __init__(self, params: Params) -> None:
@@ -50,7 +50,7 @@ class Flat:
 
     @property
     def given(self) -> Params:
-        """The parameters as they came: with their names, if they had any."""
+        """The parameters as given: with their names, if they had any."""
         return self.params if self.names is None else dict(zip(self.names, self.params))
 
     @property
@@ -64,7 +64,7 @@ class Flat:
         return torch.empty(0, dtype=self.dtype, device=self.device)
 
     def pack(self, values: Sequence[Tensor]) -> Tensor:
-        """One vector from tensors for the live parameters; frozen ones get zeros."""
+        """One vector from tensors for the live parameters (those that require a gradient); frozen ones get zeros."""
         given = iter(values)
         parts = [next(given) if p.requires_grad else torch.zeros_like(p) for p in self.params]
         if all(v.dtype == self.dtype and v.device == self.device and not v.is_sparse for v in parts):
@@ -73,26 +73,26 @@ class Flat:
         return torch.cat([real(dense(v.detach())).reshape(-1).to(self.device, self.dtype) for v in parts])
 
     def unpack(self, vector: Tensor) -> list[Tensor]:
-        """Tensors for the live parameters, in their shapes, dtypes and places."""
+        """Tensors for the live parameters, in their shapes, dtypes and devices."""
         if vector.shape != (self.size,):
             raise ValueError(f"expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
         parts = zip(self.params, torch.split(vector, self.sizes))
         return [shaped(v, p) for p, v in parts if p.requires_grad]
 
     def pack_columns(self, values: Sequence[Tensor]) -> Tensor:
-        """A matrix with a column for each entry of the first dimension of the tensors; real parameters alone."""
+        """A matrix with one column per entry of the tensors' first dimension; for real parameters only."""
         given, k = iter(values), len(values[0])
         parts = [next(given) if p.requires_grad else p.new_zeros(k, p.numel()) for p in self.params]
         return torch.cat([v.detach().reshape(k, -1).to(self.device, self.dtype) for v in parts], 1).mT
 
     def unpack_columns(self, S: Tensor) -> list[Tensor]:
-        """Tensors for the live parameters with one more dimension, the first: a column of S each."""
+        """Tensors for the live parameters with an extra first dimension: one entry per column of S."""
         parts = zip(self.params, torch.split(S, self.sizes))
         return [v.mT.reshape(-1, *p.shape).to(p.device, p.dtype) for p, v in parts if p.requires_grad]
 
 
 def _named(params: Any) -> tuple[list[str] | None, list[Tensor]]:
-    """Names and tensors of a dict, of pairs as model.named_parameters() gives them, or of tensors alone."""
+    """Names and tensors from a dict, from pairs as in model.named_parameters(), or from tensors alone."""
     if isinstance(params, Mapping):
         return [str(name) for name in params], list(params.values())
     found = [params] if isinstance(params, Tensor) else list(params)
@@ -104,7 +104,7 @@ def _named(params: Any) -> tuple[list[str] | None, list[Tensor]]:
 
 @contextmanager
 def shifted(flat: Flat, vector: Tensor) -> Iterator[None]:
-    """Within: parameters moved by a flat vector. After: as before, bit for bit."""
+    """Within the context, parameters are moved by a flat vector. Afterwards they are restored bit for bit."""
     live = flat.live
     before = [p.detach().clone() for p in live]
     try:
@@ -117,23 +117,23 @@ def shifted(flat: Flat, vector: Tensor) -> Iterator[None]:
 
 
 def real(v: Tensor) -> Tensor:
-    """A complex tensor as its real and imaginary parts, in a last dimension of two; a real one as it is."""
+    """A complex tensor as its real and imaginary parts, in a last dimension of size two; a real one unchanged."""
     return torch.view_as_real(v.resolve_conj()) if v.is_complex() else v
 
 
 def length(groups: Iterable[Sequence[Tensor]]) -> float:
-    """Of all these tensors as one vector, in one pass over each group."""
+    """The norm of all these tensors as one vector, in one pass over each group."""
     norms = [n for group in groups if group for n in _norms(group)]
     place = norms[0].device
     if place.type == "cpu":
         return math.hypot(*map(float, norms))
-    # One number leaves the device.
+    # Only one number leaves the device.
     together = torch.stack([n if n.device == place else n.to(place) for n in norms])
     return float(torch.linalg.vector_norm(together.to(small_dtype(place))))
 
 
 def _norms(group: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The length of each tensor; of many small ones, the length of all together."""
+    """The norm of each tensor; for many small ones, their norm as one vector."""
     wide = [widened(v) for v in group]
     if len(wide) > MANY and wide[0].device.type == "cpu" and sum(v.numel() for v in wide) <= MANY * SMALL:
         return [torch.linalg.vector_norm(torch._C._nn.flatten_dense_tensors(wide), dtype=torch.float64)]
@@ -141,24 +141,24 @@ def _norms(group: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def widened(v: Tensor) -> Tensor:
-    """Single precision at the least."""
+    """The tensor in at least single precision."""
     return v.float() if v.dtype in HALF else v
 
 
 def shaped(v: Tensor, p: Tensor) -> Tensor:
-    """A part of a flat vector as a tensor like the parameter."""
+    """A slice of a flat vector as a tensor like the parameter."""
     if p.is_complex():
-        parts = v.reshape(*p.shape, 2).to(p.device, p.real.dtype, copy=True)  # at an even place in memory
+        parts = v.reshape(*p.shape, 2).to(p.device, p.real.dtype, copy=True)  # complex views need an even offset
         return torch.view_as_complex(parts)
     return v.reshape(p.shape).to(p.device, p.dtype)
 
 
 def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """All of them as one vector; a view where there is one alone."""
+    """All tensors as one vector; a view if there is only one."""
     parts = [v if v.dtype == dtype and v.device == device else real(v).to(device, dtype) for v in tensors]
     return torch._C._nn.flatten_dense_tensors(parts)
 
 
 def dense(v: Tensor) -> Tensor:
-    """A sparse gradient, as of an embedding, in full."""
+    """A gradient as a dense tensor: those of embeddings may be sparse."""
     return v.to_dense() if v.is_sparse else v

@@ -1,4 +1,4 @@
-"""One sample of the data, held fixed: products with its matrix repeat, and so do products with those of its halves."""
+"""A fixed sample of the data: products with its matrix are reproducible, and so are those with its two halves."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from infhess.curvature.graphs import MEMORY, Graphs, multiplied
 from infhess.curvature.reading import FreshData
 from infhess.curvature.source import Source
 
-# Products of one vector that differ by more than this many roundings are noisy.
+# Repeated products of a vector that differ by more than this many rounding errors are noisy.
 REPEATS = 1e4
 
-# Batches that are fewer than these are compared before they are held.
+# The first batches, up to this many, are compared before the data is kept.
 FEW = 8
 
 Apply = Callable[..., tuple[Tensor, Tensor, Tensor]]
@@ -28,32 +28,32 @@ Apply = Callable[..., tuple[Tensor, Tensor, Tensor]]
 class Frozen:
     """The matrix H_M of M fixed points, and those of its two halves, H_A and H_B.
 
-    `apply` takes up to three blocks of columns and gives H_M S, H_A A and H_B B from one pass over the data. `exact`: the
-    sample is all of the data. `unread` is 1 − M/n, the variance factor of a sample without replacement, or 1; `population` is
-    n, where it is known and products repeat.
+    `apply` takes up to three blocks of columns and returns H_M S, H_A A and H_B B from one pass over the data. `exact`: the
+    sample is all of the data. `unread` is 1 − M/n, the variance factor for sampling without replacement, or 1. `population`
+    is n, if it is known and products are reproducible.
     """
 
     apply: Apply = field(repr=False)
     points: int
     exact: bool
     noise_is_known: bool = True
-    halves: tuple[int, int] = (1, 1)  # points of each
+    halves: tuple[int, int] = (1, 1)  # points of each half
     unread: float = 0.0
     population: int | None = None
 
     def scaled(self, difference: Tensor) -> Tensor:
-        """D = ½ (H_A − H_B) √(1 − M/n), which has the covariance of H_M − H, from H_A − H_B."""
-        # ¼ (1/a + 1/b) is the variance of ½ (H_A − H_B) in units of one point's, (1 − M/n)/M that of H_M.
+        """D = ½ (H_A − H_B) √(1 − M/n), with the covariance of H_M − H, computed from H_A − H_B."""
+        # In units of one point's variance, ½ (H_A − H_B) has ¼ (1/a + 1/b), and H_M has (1 − M/n)/M.
         return difference * math.sqrt(self.unread / self.points / sum(1 / half for half in self.halves))
 
 
 def frozen(source: Source, points: int) -> Frozen:
-    """So many points of a source, at the least; all of them where a pass has no more."""
+    """At least this many points of a source; all of them if a pass has no more."""
     return _of_batches(source, points) if isinstance(source, BatchSource) else _of_products(source)
 
 
 def _of_products(source: Source) -> Frozen:
-    """A source without data: its products are those of one matrix, or they are of no use here."""
+    """A source without data: its products must all be of one matrix."""
     v = torch.randn(source.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(source.like)
     first, again = source.matvec(v), source.matvec(v)
     noise, size = (float(torch.linalg.vector_norm(y)) for y in (first - again, first))
@@ -71,7 +71,7 @@ def _of_products(source: Source) -> Frozen:
 
 
 def _of_batches(source: BatchSource, points: int) -> Frozen:
-    """Two batches at the least where there are two: none is cut, whatever its points share."""
+    """At least two batches if there are two; batches are not sliced, since their points may share statistics."""
     reading = FreshData(source.stream, source.draw, source.points_of, points, 1)
     batches: tuple[list[Batch], list[Batch]] = [], []
     for half, batch in reading.chunks(2, cut=False):
@@ -102,18 +102,18 @@ def _passes(source: BatchSource, halves: list[Graphs]) -> Apply:
 
 
 def _both(S: Tensor, others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Blocks for both halves; those that are not given have no columns."""
+    """Blocks for both halves; blocks that are not given have no columns."""
     return (*others, S[:, :0], S[:, :0])[:2]
 
 
 class Whole:
-    """All of the data, held with as many of its graphs as memory allows for: products without noise, one after the other."""
+    """All of the data, with as many graphs kept as memory allows: products without noise."""
 
     def __init__(self, source: BatchSource, graphs: Graphs) -> None:
         self._source, self._graphs, self.points = source, graphs, graphs.points
 
     def product(self, s: Tensor) -> Tensor:
-        """Of the full-data matrix with a vector."""
+        """The product of the full-data matrix with a vector."""
         y = torch.zeros_like(s)
         for local, share in self._graphs:
             y.add_(self._source.product(local, s), alpha=share)
@@ -121,7 +121,7 @@ class Whole:
 
 
 def whole(source: Source, points: int, memory: int = MEMORY) -> Whole | None:
-    """All of the data, if so many points are asked for; None where it is larger than `memory`, or the loss is random."""
+    """All of the data, if at least that many points are asked for; None if it exceeds `memory`, or if the loss is random."""
     population = source.stream.population if isinstance(source, BatchSource) else None
     if not isinstance(source, BatchSource) or population is None or points < population or source.watch.random:
         return None
@@ -137,6 +137,6 @@ def whole(source: Source, points: int, memory: int = MEMORY) -> Whole | None:
     if source.split:
         joined(
             [part_of(batch, 0, 1) for batch in batches[:FEW]]
-        )  # inputs and targets for two batches are an error here too
+        )  # inputs and targets passed as if they were two batches fail here too
     graphs = Graphs(source, batches, left)
     return None if source.watch.random else Whole(source, graphs)

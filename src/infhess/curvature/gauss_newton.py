@@ -13,14 +13,14 @@ from infhess.curvature.flat import Flat
 from infhess.curvature.local import Local, derivative, scalar
 from infhess.curvature.untouched import TwiceDifferentiable, untouched
 
-# Names of the targets among the entries of a batch.
+# Names under which targets are looked for in a batch.
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 Pair: TypeAlias = Callable[[Any], tuple[Any, Any]]
 
 
 class GaussNewtonLocal(Local):
-    """J s = d(Jᵀu)/du · s, linear in the dummy u; then H_L J s at the outputs; then Jᵀ of that."""
+    """J s = d(Jᵀu)/du · s, linear in the dummy u; then H_L J s at the outputs; then Jᵀ of the result."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class GaussNewtonLocal(Local):
 
 
 def parted(model: Callable[..., Any], batch: Any, pair: Pair | None) -> tuple[Callable[[], Any], Any]:
-    """The forward pass of a batch, to be called, and its targets.
+    """The forward pass of a batch, as a callable, and its targets.
 
-    A mapping or a dataclass gives its entry of targets, and the model takes the others as keywords.
+    In a mapping or a dataclass, targets are an entry, and the model takes the other entries as keywords.
     """
     if pair is not None or not is_named(batch):
         inputs, targets = in_two(batch if pair is None else pair(batch), "batch" if pair is None else "pair")
@@ -71,7 +71,7 @@ def parted(model: Callable[..., Any], batch: Any, pair: Pair | None) -> tuple[Ca
 
 
 def in_two(batch: Any, name: str) -> tuple[Any, Any]:
-    """(inputs, targets)."""
+    """Split a pair (inputs, targets)."""
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         shown = f"a {type(batch).__name__} of {len(batch)}" if isinstance(batch, list | tuple) else type(batch).__name__
         remedy = "pass pair=, a function from a batch to (inputs, targets)" if name == "batch" else "return both"
@@ -80,7 +80,7 @@ def in_two(batch: Any, name: str) -> tuple[Any, Any]:
 
 
 def target_of(entries: dict[str, Any]) -> str:
-    """The one entry that is named as targets are."""
+    """The single entry that has one of the names of targets."""
     found = [name for name in TARGETS if name in entries]
     if len(found) != 1:
         raise TypeError(
@@ -91,7 +91,7 @@ def target_of(entries: dict[str, Any]) -> str:
 
 
 def one_tensor(outputs: Any) -> Tensor:
-    """The outputs of the model, one tensor that depends on the parameters, or an object that has it as its `logits`."""
+    """The outputs of the model: one tensor that depends on the parameters, or an object with it as its `logits`."""
     found = outputs if isinstance(outputs, Tensor) else _logits(outputs)
     if not isinstance(found, Tensor):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Graphs of batches that are multiplied again and again: kept as far as memory allows."""
+"""Graphs of batches that are multiplied repeatedly: kept as far as memory allows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.local import Local
 
-MEMORY = 2**30  # bytes of graphs
+MEMORY = 2**30  # bytes for graphs
 
 
 class Bytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what operations put out: no graph of theirs keeps more."""
+    """Counts the bytes of all outputs of operations, an upper bound on what their graph keeps."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Everything as it is, and counted."""
+        """Run the operation unchanged, and count."""
         result = func(*args, **(kwargs or {}))
         for value in result if isinstance(result, list | tuple) else (result,):
             if isinstance(value, Tensor):
@@ -32,9 +32,9 @@ class Bytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Graphs:
-    """The curvature of some batches, to be multiplied again and again; a graph costs as much as one to two products to build.
+    """The curvature of some batches, for repeated products; building a graph costs as much as one to two products.
 
-    Batches stay as they came: a loss never sees more points than its user gave it at once.
+    Batches are not joined: a loss never sees more points at once than in a batch of its user.
     """
 
     def __init__(self, source: BatchSource, batches: Sequence[Batch], memory: int = MEMORY) -> None:
@@ -43,11 +43,11 @@ class Graphs:
         self._batches = [(batch, source.seed(), source.points_of(batch)) for batch in batches]
         self.points = sum(points for _, _, points in self._batches)
         first = self._built(0)
-        first.gradient()  # differences watch the loss when they evaluate it
+        first.gradient()  # a difference source inspects the loss only when it evaluates it
         source.note(first.watch)
 
     def __iter__(self) -> Iterator[tuple[Local, float]]:
-        """Of each batch, with its share of the points."""
+        """The curvature of each batch, with its share of the points."""
         for i, (_, _, points) in enumerate(self._batches):
             yield self._kept.get(i) or self._built(i), points / self.points
 
@@ -57,12 +57,12 @@ class Graphs:
             return self._source.local(batch, seed)
         with Bytes() as count:
             local = self._source.local(batch, seed)
-        self._left = max(0, self._left - count.total)  # once there is no room, none is looked for any more
+        self._left = max(0, self._left - count.total)  # once memory is used up, no further graph is kept
         if self._left:
             self._kept[i] = local
         return local
 
 
 def multiplied(source: BatchSource, local: Local, S: Tensor) -> Tensor:
-    """The products with the columns of S; a single one without the cost of a block."""
+    """The products with the columns of S; a single column avoids the overhead of a block."""
     return source.product(local, S[:, 0])[:, None] if S.shape[1] == 1 else source.block(local, S)

@@ -1,4 +1,4 @@
-"""The curvature of one batch: its gradient, and as many products as wanted, on one graph."""
+"""The curvature of one batch: its gradient, and any number of products, on one graph."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torch import Tensor
 from infhess.curvature.flat import Flat, real, shifted
 from infhess.curvature.untouched import Coarsest, TwiceDifferentiable, Watch, backward_alone, untouched
 
-# Columns of a block that are multiplied in one pass, unless more are asked for: it takes so many times the memory of a product.
+# Columns of a block per pass, unless more are asked for: a pass takes that many times the memory of one product.
 COLUMNS = 16
 
 
-# A dtype with a larger eps than this is a half precision.
+# A dtype with an eps above this is half precision.
 HALF = 1e-5
 
 
 class DoubleBackwardError(ValueError):
-    """A loss that cannot be differentiated twice; the message names the way round.
+    """A loss that cannot be differentiated twice; the message names a workaround.
 
     >>> import torch, infhess
     >>> class Once(torch.autograd.Function):
@@ -45,13 +45,13 @@ class DoubleBackwardError(ValueError):
 
 
 class Local(ABC):
-    """Gradient and products at the present parameters, for one batch and one draw of its dropout."""
+    """Gradient and products at the present parameters, for one batch and one draw of dropout masks."""
 
     flat: Flat
     seed: int
     watch: Watch
-    points: int = 0  # of the batch
-    plain: bool = False  # somebody looked, and there was nothing to be put back
+    points: int = 0  # data points of the batch
+    plain: bool = False  # True if it was checked for side effects and had none
 
     @abstractmethod
     def gradient(self) -> Tensor:
@@ -63,7 +63,7 @@ class Local(ABC):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient of the loss, a tensor for each parameter that requires one."""
+        """The gradient of the loss, as one tensor per parameter that requires a gradient."""
         return self.flat.unpack(self.gradient())
 
     def along(self, vectors: Sequence[Tensor]) -> list[Tensor]:
@@ -76,7 +76,7 @@ class Local(ABC):
 
 
 REMEDIES = {
-    "Checkpointing is not compatible": "pass use_reentrant=False to checkpoint",  # up to PyTorch 2.5
+    "Checkpointing is not compatible": "pass use_reentrant=False to checkpoint",  # message up to PyTorch 2.5
     "When use_reentrant=True": "pass use_reentrant=False to checkpoint",
     "double backward": 'use products="difference" with Hessian',
     "is not implemented": 'use products="difference" with Hessian',
@@ -89,7 +89,7 @@ REMEDIES = {
 def derivative(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Sequence[Tensor] | None, **options: Any
 ) -> list[Tensor]:
-    """Σ d(output·vector)/d(input), with zeros for an input that is not touched or an output that depends on nothing."""
+    """Σ d(output·vector)/d(input); zeros for an unused input, or for an output that depends on nothing."""
     live = [i for i, o in enumerate(outputs) if o.requires_grad]
     if not live:
         return [torch.zeros_like(i) for i in inputs]
@@ -109,12 +109,12 @@ def derivative(
     return [torch.zeros_like(i) if g is None else g for g, i in zip(gradients, inputs)]
 
 
-# The code that `once_differentiable` puts around any function.
+# The code object that `once_differentiable` wraps around any function.
 _ONCE = torch.autograd.function.once_differentiable(lambda _: None).__code__
 
 
 def _nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
-    """The operations behind these tensors."""
+    """The autograd nodes behind these tensors."""
     todo, seen = [o.grad_fn for o in outputs], set()
     while todo:
         node = todo.pop()
@@ -125,14 +125,14 @@ def _nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
 
 
 def _reentrant(outputs: Sequence[Tensor]) -> bool:
-    """Whether a reentrant checkpoint is in the graph: parameters inside of it look as if the loss did not use them."""
+    """Whether the graph has a reentrant checkpoint: the loss seems not to depend on parameters inside it."""
     return any(node.name().startswith("CheckpointFunction") for node in _nodes(outputs))
 
 
 def check_twice_differentiable(loss: Tensor) -> bool:
-    """Refuse functions that are marked `once_differentiable`: PyTorch takes their second derivatives for zero in silence.
+    """Refuse functions marked `once_differentiable`: PyTorch silently takes their second derivatives to be zero.
 
-    False where there are operations that have to be replaced by those of `TwiceDifferentiable`.
+    Returns False if some operations have to be replaced by those of `TwiceDifferentiable`.
     """
     right = True
     for node in _nodes([loss]):
@@ -147,7 +147,7 @@ def check_twice_differentiable(loss: Tensor) -> bool:
 
 
 def _twice_differentiable_loss(loss: Callable[[Any], Tensor], batch: Any, seed: int) -> Tensor:
-    """The loss of a batch; once more where an operation in its graph has second derivatives that are wrong."""
+    """The loss of a batch; evaluated again with replacements if an operation in its graph has wrong second derivatives."""
     value = scalar(loss(batch))
     if not check_twice_differentiable(value):
         torch.default_generator.manual_seed(seed)
@@ -159,7 +159,7 @@ def _twice_differentiable_loss(loss: Callable[[Any], Tensor], batch: Any, seed: 
 class HessianLocal(Local):
     """Reverse over reverse: the gradient with its graph, differentiated once more along a vector (Pearlmutter 1994).
 
-    `plain`: batches of this loss are known to leave nothing behind, in the forward pass and in the product.
+    `plain`: this loss is known to have no side effects, in the forward pass and in the product.
     """
 
     columns = COLUMNS
@@ -184,7 +184,7 @@ class HessianLocal(Local):
         return self._gradients
 
     def along(self, vectors: Sequence[Tensor]) -> list[Tensor]:
-        """H s, parameter by parameter: no flat copy is made."""
+        """H s, parameter by parameter, without a flat copy."""
         with self._backward():
             return derivative(self.gradients, self.flat.live, vectors, retain_graph=True)
 
@@ -193,26 +193,26 @@ class HessianLocal(Local):
         return self.flat.pack(self.along(self.flat.unpack(s)))
 
     def block(self, S: Tensor) -> Tensor:
-        """H S, several columns in one pass where PyTorch can."""
+        """H S, with several columns per pass if PyTorch can batch them."""
         if not all(g.requires_grad for g in self.gradients) or any(p.is_complex() for p in self.flat.live):
             return super().block(S)
         try:
             return torch.cat([self._columns(part) for part in S.split(self.columns, 1)], 1)  # type: ignore[no-untyped-call]
-        except RuntimeError:  # an operation that cannot be batched
+        except RuntimeError:  # an operation cannot be batched
             return super().block(S)
 
     def _columns(self, S: Tensor) -> Tensor:
         vectors = self.flat.unpack_columns(S)
         options: dict[str, Any] = {"retain_graph": True, "allow_unused": True, "is_grads_batched": True}
         with self._backward(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # operations that are batched one by one are slower, and no worse
+            warnings.simplefilter("ignore")  # operations without a batching rule are slower but correct
             found = torch.autograd.grad(self.gradients, self.flat.live, vectors, **options)
         given = [torch.zeros_like(v) if g is None else g for g, v in zip(found, vectors)]
         return self.flat.pack_columns(given)
 
     @contextmanager
     def _backward(self) -> Iterator[None]:
-        """The first pass shows whether further ones run anything but operations of the graph, such as checkpoints do."""
+        """The first pass shows whether later ones run anything but graph operations, as checkpoints do."""
         around = backward_alone(self.flat.live) if self._alone else untouched(self.flat.live, self.seed)
         with around as watch:
             yield
@@ -224,9 +224,9 @@ class HessianLocal(Local):
 class DifferenceLocal(Local):
     """Central differences of gradients, for losses that cannot be differentiated twice.
 
-    H s ≈ [∇L(w + εs) − ∇L(w − εs)] / 2ε with ε = eps^{1/3} (1 + |w|)/|s|: an error of about eps^{2/3} on smooth losses, and
-    much more across the kinks of ReLU and max-pooling. eps is that of the coarsest dtype that the loss computes in. The
-    parameters are put back bit for bit.
+    H s ≈ [∇L(w + εs) − ∇L(w − εs)] / 2ε with ε = eps^{1/3} (1 + |w|)/|s|. The error is about eps^{2/3} on smooth losses, and
+    much larger across the kinks of ReLU and max-pooling. eps is that of the coarsest dtype that the loss computes in. The
+    parameters are restored bit for bit.
     """
 
     def __init__(self, loss: Callable[[Any], Tensor], batch: Any, flat: Flat, seed: int) -> None:
@@ -249,7 +249,7 @@ class DifferenceLocal(Local):
         size, eps = sum(float(real(p.detach()).double().square().sum()) for p in self.flat.live) ** 0.5, self._eps
         step = relative_step(eps) * (1 + size) / length
         ahead = self._gradient_at(step * s)
-        if self._eps > eps:  # the forward pass has shown a coarser dtype
+        if self._eps > eps:  # the forward pass used a coarser dtype
             return self.product(s)
         difference: Tensor = (ahead - self._gradient_at(-step * s)) / (2 * step)
         return difference
@@ -262,15 +262,15 @@ class DifferenceLocal(Local):
 
 
 def relative_step(eps: float) -> float:
-    """eps^{1/3}, where rounding and the third derivative err alike; √eps in half precision.
+    """eps^{1/3}, which balances rounding against the third derivative; √eps in half precision.
 
-    There the third root would be a fifth of |w|. Rounding of many weights averages out: on nets √eps errs by 1 to 3 %.
+    There the cube root would be a fifth of |w|. Rounding averages out over many weights: on nets √eps is 1 to 3 % off.
     """
     return math.sqrt(eps) if eps > HALF else math.pow(eps, 1 / 3)
 
 
 def scalar(value: Any) -> Tensor:
-    """The loss as a finite scalar tensor that depends on something."""
+    """Check that the loss is a finite scalar tensor that depends on something."""
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
         shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"loss: expected a scalar tensor for a batch, got {shown}; return the mean loss of the batch")

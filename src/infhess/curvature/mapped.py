@@ -1,6 +1,6 @@
-"""Products of several batches of one shape in one pass: the loss is mapped over them, each with parameters of its own.
+"""Products of several batches of the same shape in one pass: `torch.func.vmap` over batches, each with its own parameters.
 
-A product of a small net takes longer to ask for than to compute. `torch.func.vmap` asks once for all batches.
+For a small net, launching operations takes longer than computing them; vmap launches each once for all batches.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from infhess.curvature.flat import Flat
 from infhess.curvature.local import HessianLocal, scalar
 from infhess.curvature.untouched import untouched
 
-# Parameters: with more of them arithmetic takes longer than asking for it, and one batch after the other is as fast.
+# With more parameters than this, arithmetic takes longer than launching it, and one batch at a time is as fast.
 MOST = 2**18
-# Numbers that operations of the forward pass put out, per batch: likewise, and all batches are in memory at once.
+# The same for the numbers that the forward pass computes per batch; all batches are in memory at once.
 OUTPUTS = 2**18
-# A batch on its own that agreed with the pass stands for so many more; products that differ by more roundings do not agree.
+# One batch that agrees with its separate product vouches for this many more; agreement is up to this many rounding errors.
 UNSEEN, AGREE = 248, 1e4
 
 
 class Mapped:
-    """Products of the Hessians of several batches, or None where a batch has to be taken on its own.
+    """Products of the Hessians of several batches, or None if batches have to be computed separately.
 
-    A loss can be mapped if it leaves no tensor behind, draws no random numbers and reads no number: anything else fails, or
-    shows on a batch that is multiplied on its own too. `count` is told of every product, of that check and of a pass that is
-    not used too.
+    A loss can be mapped if it stores no tensor, draws no random numbers and reads no value: anything else fails, or is found by
+    comparison with a batch that is also computed separately. `count` is called for every product, including those of the
+    comparison and of discarded passes.
     """
 
     def __init__(self, loss: Callable[[Any], Tensor], flat: Flat) -> None:
@@ -43,7 +43,7 @@ class Mapped:
     def products(
         self, batches: Sequence[Batch], seed: int, vectors: Sequence[Tensor], count: Callable[[int], None]
     ) -> Tensor | None:
-        """H_b s of each batch and each vector: (C, k, N)."""
+        """H_b s for each batch b and each vector s: (C, k, N)."""
         if not _alike(batches):
             return None
         alone = None
@@ -53,7 +53,7 @@ class Mapped:
             self.possible = alone is not None
         try:
             found = self._one_pass(batches, seed, vectors, count) if self.possible else None
-        except Exception:  # a branch on data, an operation without a rule: the loss is right all the same
+        except Exception:  # a branch on data, or an operation without a batching rule: the loss itself is fine
             found = None
         self.possible = found is not None and (alone is None or _agree(found[0, 0], alone))
         self._left = UNSEEN if alone is not None else self._left - len(batches)
@@ -70,7 +70,7 @@ class Mapped:
                 return self._loss(batch).reshape(())
 
         with untouched(live, seed, stateless=True), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # operations that are mapped one by one are slower, and no worse
+            warnings.simplefilter("ignore")  # operations without a batching rule are slower but correct
             values = vmap(loss)(copies, mapped(torch.stack, list(batches), size_of(batches[0])))
             scalar(values.sum())
             gradients = torch.autograd.grad(values.sum(), copies, create_graph=True)
@@ -87,14 +87,14 @@ class Mapped:
 
 
 class _Instead(TorchFunctionMode):
-    """Within: operations get other tensors instead of the parameters."""
+    """Within the context, operations get other tensors instead of the parameters."""
 
     def __init__(self, params: Sequence[Tensor], others: Sequence[Tensor]) -> None:
         super().__init__()
         self._other = {id(p): other for p, other in zip(params, others)}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Parameters among the arguments, and in a list or tuple among them."""
+        """Replace parameters among the arguments, also within a list or tuple."""
         return func(*map(self._given, args), **{name: self._given(a) for name, a in (kwargs or {}).items()})
 
     def _given(self, a: Any) -> Any:
@@ -102,14 +102,14 @@ class _Instead(TorchFunctionMode):
 
 
 class _LeftBehind(TorchFunctionMode):
-    """Notes what operations put out, to see what is still there when they are over."""
+    """Records the outputs of operations, to see which still exist afterwards."""
 
     def __init__(self) -> None:
         super().__init__()
         self._seen, self.numbers = list[weakref.ref[Tensor]](), 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Everything as it is."""
+        """Run the operation unchanged."""
         result = func(*args, **(kwargs or {}))
         for value in result if isinstance(result, list | tuple) else (result,):
             if isinstance(value, Tensor) and not any(value is a for a in args):
@@ -119,12 +119,12 @@ class _LeftBehind(TorchFunctionMode):
 
     @property
     def any(self) -> bool:
-        """Whether somebody keeps one."""
+        """Whether any output is still referenced."""
         return any(seen() is not None for seen in self._seen)
 
 
 def _on_its_own(loss: Callable[[Any], Tensor], batch: Batch, flat: Flat, seed: int, s: Tensor) -> Tensor | None:
-    """H_b s of one batch; None for a loss that is random, large, has state or leaves something behind."""
+    """H_b s of one batch; None for a loss that is random, large, has state or stores tensors."""
     left = _LeftBehind()
 
     def watched(b: Batch) -> Tensor:
@@ -138,7 +138,7 @@ def _on_its_own(loss: Callable[[Any], Tensor], batch: Batch, flat: Flat, seed: i
 
 
 def _alike(batches: Sequence[Batch]) -> bool:
-    """Whether there are several batches, of tensors alone and of one shape."""
+    """Whether there are several batches, of tensors alone and with the same shapes."""
     shapes = [[(t.shape, t.dtype, t.device) for t in tensors(batch)] for batch in batches]
     return len(batches) > 1 and all(map(_is_nest, batches)) and all(s == shapes[0] for s in shapes)
 

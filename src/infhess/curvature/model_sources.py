@@ -1,4 +1,4 @@
-"""Sources of a model and a loss of its outputs: the Gauss–Newton matrix, and the Fisher matrices."""
+"""Sources for a model and a loss of its outputs: the Gauss–Newton matrix and the Fisher matrices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infhess.curvature.selection import select
 
 
 class ModelSource(BatchSource):
-    """A source of a model, a loss of its outputs and targets, and pairs of these."""
+    """A source from a model, a loss of outputs and targets, and batches of inputs and targets."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ModelSource(BatchSource):
 
 
 def chosen(model: Any, params: Params | str) -> Params:
-    """The parameters, where a pattern or several stand for them those of the model that match."""
+    """The parameters; patterns are replaced by the model's parameters whose names match."""
     if isinstance(params, str):
         return select(model, params)
     if not isinstance(params, list | tuple) or not params or not all(isinstance(p, str) for p in params):
@@ -52,14 +52,14 @@ class GaussNewton(ModelSource):
     """The Gauss–Newton matrix Jᵀ H_L J of loss(model(inputs), targets): positive semi-definite for convex losses.
 
     Args:
-        model: inputs ↦ outputs, one tensor, or an object that has it as its `logits`.
+        model: inputs ↦ outputs, one tensor, or an object with that tensor as its `logits`.
         loss: (outputs, targets) ↦ scalar, the mean over the batch.
-        params: the parameters, with names or without; or a pattern of names, or several, such as "blocks.*.attn.*".
+        params: the parameters, with or without names; or one or several patterns of names, such as "blocks.*.attn.*".
         batches: an iterable of (inputs, targets); or of mappings or dataclasses with an entry `labels`, `label`, `targets`,
             `target` or `y`, whose other entries the model takes as keywords.
         pair: batch ↦ (inputs, targets), for any other batch.
-        split: False for a loss that is not a mean over points.
-        generator: for the seeds of dropout masks.
+        split: False if the loss is not a mean over data points.
+        generator: random numbers for the seeds of dropout masks.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 1, bias=False)
@@ -86,12 +86,12 @@ class Fisher(ModelSource):
     """The Fisher matrix (1/n) Σ g_i g_iᵀ of the gradients of single points: positive semi-definite.
 
     Args:
-        model, loss, params, batches, pair, split: as of `GaussNewton`; dimension 0 of the outputs is that of the points, and
-            the loss is a mean over them.
-        kind: "empirical", with the targets of the data; or "mc", with targets drawn from the model again for each batch. The
-            mean of the latter is the Fisher matrix proper: the Gauss–Newton matrix of the cross-entropy and of squares.
-        sample: outputs ↦ targets drawn from the model, for "mc" and a loss other than torch's cross-entropies and squares.
-        generator: for the seeds of dropout masks and of drawn targets.
+        model, loss, params, batches, pair, split: as for `GaussNewton`. Dimension 0 of the outputs counts data points, and the
+            loss is a mean over them.
+        kind: "empirical", with the targets of the data; or "mc", with targets drawn from the model anew for each batch. The
+            expectation of "mc" is the true Fisher matrix: the Gauss–Newton matrix for cross-entropy and squared errors.
+        sample: outputs ↦ targets drawn from the model, for "mc" with a loss other than torch's cross-entropies and MSE.
+        generator: random numbers for the seeds of dropout masks and of drawn targets.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 1, bias=False)

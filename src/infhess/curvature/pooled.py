@@ -1,4 +1,4 @@
-"""Processes that each have batches of their own: products of all of them are one product, with all of their data."""
+"""Distributed processes with their own batches: their products are averaged to one product over all of their data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infhess.curvature.untouched import Watch
 class PooledLocal(Local):
     """The mean over processes of gradients and products, each weighted by its data points.
 
-    All processes have to ask for the same, in the same order.
+    All processes have to make the same calls, in the same order.
     """
 
     def __init__(self, local: Local, points: int) -> None:
@@ -54,7 +54,7 @@ class PooledLocal(Local):
 
 
 def failed_somewhere(error: Exception | None, device: torch.device) -> Exception | None:
-    """The error of this process; where only another one has failed, its error, of the same kind."""
+    """The error of this process; if only another process has failed, an error of the same type."""
     if world_size() == 1 or not any_process(error is not None, device):
         return error
     told: list[tuple[int, str] | None] = [None] * world_size()
@@ -64,12 +64,12 @@ def failed_somewhere(error: Exception | None, device: torch.device) -> Exception
 
 
 class AbsentError(ValueError):
-    """A process has nothing to take part with, this time."""
+    """A process has nothing to contribute this time."""
 
 
 KINDS = (DoubleBackwardError, AbsentError, ValueError, RuntimeError)
 
 
 def _kind(error: Exception) -> int:
-    """What callers tell apart; anything else ends all of them."""
+    """Code of the error types that callers distinguish; any other error ends all processes."""
     return next((i for i, kind in enumerate(KINDS) if isinstance(error, kind)), len(KINDS) - 1)

@@ -1,4 +1,4 @@
-"""FreshData fresh data in chunks: batches as they come, one in memory at a time, or a few of them cut in parts."""
+"""Fresh data in chunks: whole batches, one in memory at a time, or a few of them cut into slices."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from infhess.curvature.batches import Batch, Stream, sliced
 
 
 class FreshData:
-    """So many points and batches, at the least, from a stream.
+    """At least this many points and batches from a stream.
 
     Attributes:
         read: data points read.
-        unread: 1 − M/n where they are known to be a random sample without replacement, or all, of n; else 1.
+        unread: 1 − M/n if the points are known to be a random sample without replacement from n, or all n; else 1.
 
     """
 
@@ -29,11 +29,11 @@ class FreshData:
         self._points, self._batches = points, batches
         self.read, self._drawn, self._first_pass = 0, 0, 0
         if stream.population is not None and points >= stream.population:
-            stream.restart()  # a pass of its own: all of the data, each point once
+            stream.restart()  # a new pass: all of the data, each point once
 
     @property
     def unread(self) -> float:
-        """The factor of a finite population."""
+        """The finite-population factor 1 − M/n."""
         n = self._stream.population
         if n is None or not self._stream.is_pass(self._first_pass) or (self._stream.ordered and self.read < n):
             return 1.0
@@ -54,9 +54,9 @@ class FreshData:
         return self.read == self._stream.population
 
     def chunks(self, number: int, cut: bool) -> Iterator[tuple[int, Batch]]:
-        """(chunk, batch), by turns. Fewer batches than chunks are joined and cut in parts; or each is a chunk, if not `cut`."""
+        """(chunk, batch) in turn. If there are fewer batches than chunks, they are joined and sliced, unless `cut` is False."""
         pool: list[Batch] = []
-        enough = number * self._processes  # points: each process has to cut its own into so many parts
+        enough = number * self._processes  # points: each process has to slice its own batches into that many parts
         while len(pool) < number and not (self._all or (cut and self._asked and self.read >= enough)):
             pool.append(self._next())
         if len(pool) < number:

@@ -1,4 +1,4 @@
-"""Parameters by name: those that a pattern matches, and which of a flat vector's entries belong to a layer."""
+"""Parameters by name: those that match a pattern, and which entries of a flat vector belong to a layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ranges = list[tuple[int, int]]
 
 
 def select(model: nn.Module, *patterns: str) -> dict[str, Tensor]:
-    """Parameters of a model by name, in the model's order; `*` stands for anything, and a module for all within it.
+    """Parameters of a model by name, in the model's order; `*` matches anything, and a module name matches all within it.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
@@ -43,7 +43,7 @@ def _near(pattern: str, names: Iterable[str]) -> str:
 
 
 def layers_of(source: Source) -> dict[str, Ranges]:
-    """The layers of a source, each with its places in flat vectors: a parameter's name without its last part."""
+    """The layers of a source with their ranges in flat vectors. A layer is a parameter's name without its last part."""
     names = source.flat.names if isinstance(source, BatchSource) else None
     if names is None or not isinstance(source, BatchSource):
         raise ValueError(
@@ -64,7 +64,7 @@ def part_of_vector(v: Tensor, ranges: Ranges) -> Tensor:
 
 
 class Layer(Source):
-    """The block of a source's matrix that belongs to one layer; what it costs counts for the source."""
+    """The diagonal block of a source's matrix that belongs to one layer; its cost is counted by the source."""
 
     def __init__(self, whole: BatchSource, ranges: Ranges) -> None:
         self.whole, self.ranges = whole, ranges
@@ -72,7 +72,7 @@ class Layer(Source):
 
     @property
     def products(self) -> int:  # type: ignore[override]
-        """Products taken by the source so far."""
+        """Products computed by the source so far."""
         return self.whole.products
 
     @property
@@ -81,7 +81,7 @@ class Layer(Source):
         return self.whole.data_points
 
     def lifted(self, s: Tensor) -> Tensor:
-        """A vector of the layer as one of all parameters, zero elsewhere."""
+        """A vector of the layer as one over all parameters, zero elsewhere."""
         full = torch.zeros(self.whole.size).to(self.like)
         for (a, b), part in zip(self.ranges, s.split([b - a for a, b in self.ranges])):  # type: ignore[no-untyped-call]
             full[a:b] = part
@@ -92,7 +92,7 @@ class Layer(Source):
         return part_of_vector(self.whole.matvec(self.lifted(s)), self.ranges)
 
     def gradient(self) -> Tensor:
-        """The layer's part of the next batch's gradient."""
+        """The layer's slice of the next batch's gradient."""
         return part_of_vector(self.whole.gradient(), self.ranges)
 
     def fresh(self, batches: Iterable[object]) -> Layer:
@@ -100,7 +100,7 @@ class Layer(Source):
         return Layer(self.whole.fresh(batches), self.ranges)
 
     def question(self, s: Tensor, forms: bool = False) -> Question:
-        """For `fresh_answers`: the block times s, or sᵀ times that."""
+        """For `fresh_answers`: the block times s, or the quadratic form sᵀBs."""
 
         def take(y: Tensor) -> Tensor:
             part = part_of_vector(y, self.ranges)
@@ -111,6 +111,6 @@ class Layer(Source):
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
     ) -> Draw:
-        """As of any source."""
+        """As in `Source.fresh_products`."""
         draws = self.whole.fresh_answers([self.question(s, forms) for s in vectors], points, chunks, batches)
         return draws[0]._replace(products=torch.cat([d.products for d in draws], 1))

@@ -15,10 +15,10 @@ from infhess.curvature.untouched import untouched
 
 
 def slice_gradients(loss: Callable[[Any], Tensor], batch: Batch, pieces: int, flat: Flat, seed: int) -> Tensor:
-    """The gradients of `pieces` slices of a batch, as columns; slices of one size, so that a few points may be left out.
+    """The gradients of `pieces` slices of a batch, as columns; slices have the same size, so a few points may be left out.
 
-    Slices are taken one by one: mapped over all of them at once, a loss that keeps its value somewhere would keep a tensor that
-    nobody can read.
+    Slices are computed one by one: under vmap, a loss that stores its value somewhere would store a tensor that cannot be
+    read.
     """
     whole = part_of(batch, 0, size_of(batch) // pieces * pieces)
     with untouched(flat.live, seed):

@@ -1,4 +1,4 @@
-"""Where products come from: the contract of a source, and the two simplest ones."""
+"""Where products come from: the interface of a source, and the two simplest ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infhess.curvature.draws import Draw, even
 
 
 class Source(ABC):
-    """Noisy products with a square matrix, and noisy gradients to start from; counts what it gives.
+    """Noisy products with a square matrix, and noisy gradients to start from; counts what it computes.
 
     Attributes:
         size: the number of rows N.
@@ -35,7 +35,7 @@ class Source(ABC):
     products: int = 0
     data_points: int = 0
     exact: bool = False  # products have no noise: one says as much as many
-    _points: int = 0  # data points a call, where known
+    _points: int = 0  # data points per call, if known
 
     @abstractmethod
     def matvec(self, s: Tensor) -> Tensor:
@@ -47,12 +47,12 @@ class Source(ABC):
 
     @full_precision
     def product_and_gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """A product and a gradient, from the same data where the source can."""
+        """A product and a gradient, from the same data if possible."""
         return self.matvec(s), self.gradient()
 
     @full_precision
     def gradient_and_product(self) -> tuple[Tensor, Tensor]:
-        """A gradient g and the product B g, from the same data where the source can."""
+        """A gradient g and the product B g, from the same data if possible."""
         g = self.gradient()
         return g, self.matvec(g)
 
@@ -60,7 +60,7 @@ class Source(ABC):
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
     ) -> Draw:
-        """Products of each vector with `chunks` chunks of fresh data, so many points and batches in all at the least.
+        """Products of each vector with `chunks` chunks of fresh data, with at least this many points and batches in total.
 
         With `forms` the numbers sᵀBs instead of the products.
         """
@@ -75,7 +75,7 @@ class Source(ABC):
         return even([[mean(s) for s in vectors] for _ in range(chunks)], unread=0.0 if self.exact else 1.0)
 
 
-# What a call of a source that reads no data, or does not say how much, counts as: 128 points are then one call a chunk.
+# Points that a call counts as, if a source reads no data or does not say how much: 128 points are then one call per chunk.
 POINTS_OF_A_CALL = 16
 
 
@@ -84,12 +84,12 @@ class Products(Source):
 
     Args:
         matvec: s ↦ noisy B s; or a square matrix or operator.
-        gradient: () ↦ noisy gradient; without one, standard normal vectors take its place.
-        size: N; may be left out where `matvec` has a shape.
-        points: data points that one call reads, for the count.
-        generator: for the random vectors.
+        gradient: () ↦ noisy gradient; if not given, standard normal vectors are used.
+        size: N; may be left out if `matvec` has a shape.
+        points: data points that one call reads, for counting.
+        generator: random numbers for these vectors.
 
-    A NumPy gradient, or an operator that is not torch's, means that the callables are given NumPy vectors.
+    If the gradient is a NumPy array, or the operator is not torch's, callables get NumPy vectors.
 
     >>> import torch
     >>> source = Products(torch.diag(torch.tensor([2.0, 1.0])))
@@ -120,7 +120,7 @@ class Products(Source):
         self._matvec = (lambda s: operator @ s) if operator is not None else matvec
         self._gradient = gradient
         self.like, self.exact = _like(operator), _is_array(operator)
-        # What the callables take: tensors of a dtype, or NumPy arrays. None: not known before the first call.
+        # What the callables take: tensors of a dtype, or NumPy arrays. None: unknown before the first call.
         self._takes: torch.dtype | str | None = None
         if operator is not None:
             self._takes = operator.dtype if _is_torch(operator) else "numpy"
@@ -145,14 +145,14 @@ class Products(Source):
         try:
             return self._matvec(s)
         except TypeError:
-            # A callable that was written for NumPy: nothing said so before.
+            # The callable was written for NumPy, which was not known before.
             y = self._matvec(s.detach().cpu().numpy().copy())
             self._takes = "numpy"
             return y
 
     @full_precision
     def gradient(self) -> Tensor:
-        """A noisy gradient; a standard normal vector where none was given."""
+        """A noisy gradient; a standard normal vector if none was given."""
         if self._gradient is None:
             return normal(self.size, like=self.like, generator=self._generator)
         g = self._gradient()
@@ -168,7 +168,7 @@ class Products(Source):
 
 
 def as_source(source: Any, generator: torch.Generator | None = None) -> Source:
-    """The source itself, or anything with `@` as one."""
+    """The source itself, or a source made of anything with `@`."""
     if isinstance(source, Source):
         return source
     if hasattr(source, "shape") and hasattr(type(source), "__matmul__"):
@@ -187,7 +187,7 @@ def _square(operator: Any, size: int | None) -> int:
 
 
 def _is_array(operator: Any) -> bool:
-    """Whether all entries are there, in torch's or NumPy's memory: an operator may draw data for each product."""
+    """Whether it is an array in memory, of torch or NumPy: an operator may draw data for each product."""
     return isinstance(operator, Tensor) or hasattr(operator, "__array_interface__")
 
 
@@ -196,7 +196,7 @@ def _is_torch(operator: Any) -> bool:
 
 
 def _like(operator: Any) -> Tensor:
-    """An empty tensor of the operator's device and dtype, in single precision at the least."""
+    """An empty tensor with the operator's device and dtype, in at least single precision."""
     if operator is None or not _is_torch(operator):
         return torch.empty(0, dtype=torch.float64)
     like = as_real(torch.empty(0, dtype=operator.dtype, device=getattr(operator, "device", "cpu")), "matrix")

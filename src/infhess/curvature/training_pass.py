@@ -1,4 +1,4 @@
-"""The Hessian from the training pass itself: its gradients are kept with their graph, and no second pass is made."""
+"""The Hessian from the training pass itself: its gradients are kept with their graph, so no second pass is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from infhess.curvature.convolutions import DIMENSIONS, convolve
 from infhess.curvature.local import DoubleBackwardError, HessianLocal, Local, check_twice_differentiable
 from infhess.curvature.untouched import TwiceDifferentiable, Watch, twice_differentiable
 
-# Training passes of one step whose graphs are kept: two tell curvature from its noise.
+# Training passes per step whose graphs are kept: two suffice to tell curvature from its noise.
 GRAPHS = 2
 NO_GRAPH = (
     "no gradient came with its graph: call loss.backward() within watch() or the closure, not torch.autograd.backward, and "
@@ -36,46 +36,44 @@ CHANGED = (
 
 
 class TrainingPass(TorchFunctionMode):
-    """Around forward and backward: the gradient of each parameter is kept with its graph, and `.grad` is as ever.
+    """Around forward and backward: keeps the gradient of each parameter with its graph, while `.grad` is as usual.
 
-    `loss.backward()` is asked for the graph, and a hook on each parameter takes it off the gradient again before it is added
-    to `.grad`: to training, to DistributedDataParallel and to hooks it is one ordinary backward pass.
+    `loss.backward()` is called with create_graph, and a hook on each parameter detaches the gradient again before it is added
+    to `.grad`: for training, DistributedDataParallel and other hooks it is an ordinary backward pass.
     """
 
     def __init__(self, params: Iterable[Tensor], *, joined: bool = False) -> None:
         super().__init__()
-        self._joined = (
-            joined  # whether the optimizer takes part in what `Join` does for processes that have no more data
-        )
+        self._joined = joined  # whether the optimizer takes part in what `Join` does for processes without further data
         self.params = [p for p in params if p.requires_grad]
-        self.backwards = 0  # calls of backward that were seen
+        self.backwards = 0  # calls of backward seen
         self.failure: DoubleBackwardError | None = None  # why there is no second derivative
         self._gradients: dict[int, Tensor] = {}
         self._known = {id(p) for p in self.params}
         self._rows: Counter[int] = Counter()
         self._keeps_graph = False  # whether the caller asked for the graph, too
-        self._aside = False  # whether the caller differentiates by himself, as for a penalty: that is no training
+        self._aside = False  # whether the caller differentiates within the loss, e.g. for a penalty
 
     @property
     def seen(self) -> bool:
-        """Whether any gradient was computed within."""
+        """Whether any gradient was computed within the context."""
         return bool(self.backwards or self.failure)
 
     @property
     def points(self) -> int:
-        """The batch size as far as it shows: the usual leading dimension of what meets a parameter; 0 where none did."""
+        """The batch size as seen: the most frequent leading dimension of tensors that meet a parameter; 0 if none did."""
         return self._rows.most_common(1)[0][0] if self._rows else 0
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient with its graph, summed over backward passes; zero for a parameter that none has reached."""
+        """The gradient with its graph, summed over backward passes; zero for parameters that were not reached."""
         return [self._gradients[id(p)] if id(p) in self._gradients else torch.zeros_like(p) for p in self.params]
 
     def __enter__(self) -> TrainingPass:
-        """Operations that differentiate twice, and hooks on the parameters."""
+        """Install twice differentiable operations, and hooks on the parameters."""
         with ExitStack() as stack:
             stack.enter_context(twice_differentiable(self.params))
-            if world_size() > 1:  # compiled modules warn of hooks on all modules
+            if world_size() > 1:  # only then: compiled modules warn about global module hooks
                 stack.callback(register_module_forward_pre_hook(self._check_joined).remove)
             for p in self.params:
                 stack.callback(p.register_hook(partial(self._take, id(p))).remove)  # type: ignore[no-untyped-call]
@@ -86,12 +84,12 @@ class TrainingPass(TorchFunctionMode):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """As before."""
+        """Remove both."""
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._exit.close()
 
     def _check_joined(self, module: Any, _: object) -> None:
-        """A process that has joined takes part in the collectives of what `Join` was given, and in no others."""
+        """A process that has joined takes part only in the collectives of the objects given to `Join`."""
         config = getattr(module, "_join_config", None)
         if config is not None and config.enable and not self._joined:
             raise RuntimeError(
@@ -100,7 +98,7 @@ class TrainingPass(TorchFunctionMode):
             )
 
     def _take(self, key: int, g: Tensor) -> Tensor | None:
-        """Keep a gradient as autograd hands it over; training gets it without its graph."""
+        """Keep a gradient as autograd provides it; training gets it detached."""
         if self._aside:
             return None
         if not torch.is_grad_enabled():
@@ -110,7 +108,7 @@ class TrainingPass(TorchFunctionMode):
         return None if self._keeps_graph else g.detach()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Everything as it is, except `backward` and operations whose double backward is wrong."""
+        """Run operations unchanged, except `backward` and operations whose double backward is wrong."""
         kwargs = kwargs or {}
         if func is Tensor.backward:
             return self._backward(*args, **kwargs)
@@ -139,15 +137,15 @@ class TrainingPass(TorchFunctionMode):
         self._keeps_graph = create_graph
         try:
             check_twice_differentiable(loss)
-        except DoubleBackwardError as error:  # training goes on, and the probe says so
+        except DoubleBackwardError as error:  # training goes on, and the probe reports it
             self.failure = self.failure or error
         with warnings.catch_warnings():
-            # Of a cycle between a parameter and its gradient: the hooks leave none.
+            # The warning is about reference cycles between a parameter and its gradient, which the hooks prevent.
             warnings.filterwarnings("ignore", message="Using backward\\(\\) with create_graph=True")
             loss.backward(gradient, retain_graph, True, inputs)  # type: ignore[no-untyped-call]
 
     def _count_rows(self, args: Sequence[Any]) -> None:
-        """The leading dimension of the first tensor that meets a parameter."""
+        """Record the leading dimension of the first tensor that meets a parameter."""
         tensors = [t for a in args for t in (a if isinstance(a, list | tuple) else (a,)) if isinstance(t, Tensor)]
         others = [t for t in tensors if id(t) not in self._known]
         if others and len(others) < len(tensors) and others[0].ndim:
@@ -162,7 +160,7 @@ class TrainedLocal(HessianLocal):
         self._gradients = done.gradients
 
     def along(self, vectors: Sequence[Tensor]) -> list[Tensor]:
-        """H s, unless weights have changed since."""
+        """H s; fails if weights have changed since."""
         try:
             return super().along(vectors)
         except RuntimeError as error:
@@ -172,7 +170,7 @@ class TrainedLocal(HessianLocal):
 
 
 class TrainedHessian(BatchSource):
-    """The Hessian of what training has just differentiated, as a source of that one batch."""
+    """The Hessian on the batch that training has just differentiated, as a source."""
 
     pooled = False
 
@@ -181,15 +179,15 @@ class TrainedHessian(BatchSource):
         super().__init__(done.params, [done], split=False, generator=None)
 
     def points_of(self, batch: Batch) -> int:
-        """As far as it is known; 0 where it is not."""
+        """The number of points, if known; otherwise 0."""
         return self._points
 
     def at(self, batch: Batch, seed: int) -> Local:
-        """The kept graph; it holds as long as the parameters are what they were."""
+        """The kept graph; it is valid as long as the parameters do not change."""
         if self._done.failure or not self._done.backwards:
             raise self._done.failure or DoubleBackwardError(NO_GRAPH)
         return TrainedLocal(self._done, self)
 
     def fresh(self, batches: Iterable[Batch]) -> BatchSource:
-        """There is no loss to evaluate on other data."""
+        """Not available: there is no loss to evaluate on other data."""
         raise TypeError("expected a loss that can be evaluated on other batches; make a Hessian of it")

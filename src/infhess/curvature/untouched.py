@@ -1,4 +1,4 @@
-"""Evaluate a loss and leave nothing behind: buffers, hooks and random state are as before."""
+"""Evaluate a loss without side effects: buffers, hooks and random state are restored."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from torch.overrides import TorchFunctionMode
 
 @dataclass
 class Watch:
-    """What was seen of a loss: whether it draws random numbers, points of a batch share statistics, modules ran."""
+    """What was seen of a loss: whether it draws random numbers, points of a batch share statistics, or modules ran."""
 
     random: bool = False
     batch_statistics: bool = False
     modules: bool = False
-    state: bool = False  # modules that ran have buffers, or weights that a forward pass renormalises
-    norms: list[_BatchNorm] = field(default_factory=list)  # layers with running statistics that ran, in whatever mode
+    state: bool = False  # modules that ran have buffers, or weights that are renormalised in the forward pass
+    norms: list[_BatchNorm] = field(default_factory=list)  # BatchNorm layers that ran, in any mode
 
 
 @contextmanager
 def untouched(params: Sequence[Tensor], seed: int, *, stateless: bool = False) -> Iterator[Watch]:
-    """Within: gradients on, random numbers from `seed`, operations that differentiate twice. After: all as before.
+    """Within: gradients on, random numbers from `seed`, twice differentiable operations. After: everything is restored.
 
-    The same seed gives the same dropout mask. Buffers are those of the modules that run; modules need not be known.
-    `stateless`: they are known to have none, so that nobody looks.
+    The same seed gives the same dropout mask. Buffers are those of modules that run; modules need not be known in advance.
+    `stateless`: the modules are known to have none, so nothing is checked.
     """
     watch = Watch()
     with (
@@ -50,11 +50,11 @@ def untouched(params: Sequence[Tensor], seed: int, *, stateless: bool = False) -
 
 @contextmanager
 def _seeded(params: Sequence[Tensor], seed: int, watch: Watch) -> Iterator[None]:
-    """Within: random numbers from `seed`; the watch sees whether any were drawn. After: the random state of before."""
+    """Within: random numbers from `seed`; `watch` records whether any were drawn. After: the random state is restored."""
     devices = sorted({p.device for p in params if p.is_cuda}, key=str)
     states = _random_states(devices)
     try:
-        # Not torch.manual_seed: where CUDA is not in use it notes down a traceback at each call.
+        # Not torch.manual_seed: without CUDA it records a traceback at each call.
         torch.default_generator.manual_seed(seed)
         for device in devices:
             with torch.cuda.device(device):
@@ -73,9 +73,9 @@ _inside = threading.local()  # .on: this thread is within `twice_differentiable`
 
 @contextmanager
 def twice_differentiable(params: Sequence[Tensor]) -> Iterator[None]:
-    """Within: attention in its mathematical form, no cuDNN, compiled models as written; the others have no double backward.
+    """Within: attention in plain form, no cuDNN, compiled models run eagerly; the faster variants have no double backward.
 
-    Around many passes it is entered once: within itself it costs nothing.
+    Enter it once around many passes: nested contexts cost nothing.
     """
     if getattr(_inside, "on", False):
         yield
@@ -92,7 +92,7 @@ def twice_differentiable(params: Sequence[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def repeated(random_state: Tensor) -> Iterator[None]:
-    """Within: random numbers as they were drawn before. After: buffers and random state are as they are now."""
+    """Within: random numbers are repeated from `random_state`. After: buffers and random state are restored."""
     with torch.random.fork_rng(), torch.enable_grad(), _modules_kept(Watch()):
         torch.set_rng_state(random_state)
         yield
@@ -100,7 +100,7 @@ def repeated(random_state: Tensor) -> Iterator[None]:
 
 @contextmanager
 def backward_alone(params: Sequence[Tensor]) -> Iterator[Watch]:
-    """For a backward pass that runs no module and draws no random number: there is nothing else to leave as it was."""
+    """For a backward pass that runs no module and draws no random number: nothing else has to be restored."""
     with torch.enable_grad(), _parameter_hooks_off(params):
         yield Watch()
 
@@ -110,18 +110,18 @@ def _random_states(devices: Sequence[torch.device]) -> list[Tensor]:
 
 
 class TwiceDifferentiable(TorchFunctionMode):
-    """Replaces operations whose double backward is wrong by ones whose double backward is right.
+    """Replaces operations whose double backward is wrong by equivalent ones whose double backward is right.
 
     `torch._weight_norm` gives wrong second derivatives (21 to 41 % off finite differences in PyTorch 2.13).
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """v g / |v| from elementary operations; everything else as it is."""
+        """v g / |v| from elementary operations; everything else unchanged."""
         return self.call(func, args, kwargs or {})
 
     @staticmethod
     def call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """The operation, or one that differentiates twice in its place."""
+        """The operation, or a twice differentiable replacement."""
         if func is torch._weight_norm:
             v, g, dim = (*args, 0)[:3]
             return v * (g / torch.norm_except_dim(v, 2, kwargs.get("dim", dim)))
@@ -129,14 +129,14 @@ class TwiceDifferentiable(TorchFunctionMode):
 
 
 class Coarsest(TorchFunctionMode):
-    """The largest eps among the dtypes that gradients pass through: those of autocast, which parameters do not show."""
+    """The largest eps among the dtypes that gradients pass through, including those of autocast."""
 
     def __init__(self, eps: float) -> None:
         super().__init__()
         self.eps = eps
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Everything as it is, and noted down."""
+        """Run the operation unchanged, and record its dtype."""
         result = func(*args, **(kwargs or {}))
         for value in result if isinstance(result, list | tuple) else (result,):
             if isinstance(value, Tensor) and value.requires_grad:
@@ -145,14 +145,14 @@ class Coarsest(TorchFunctionMode):
 
 
 def _eager() -> AbstractContextManager[object]:
-    """Compiled models run as they were written, and so differentiate twice (since PyTorch 2.6)."""
+    """Compiled models run eagerly, and so can be differentiated twice (since PyTorch 2.6)."""
     compiling = "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
     return torch.compiler.set_stance("force_eager") if compiling else nullcontext()
 
 
 @contextmanager
 def _parameter_hooks_off(params: Sequence[Tensor]) -> Iterator[None]:
-    """Hooks on parameters, such as those that clip, are for training's gradients and not for curvature."""
+    """Turn off hooks on parameters, e.g. for clipping: they are meant for training's gradients, not for curvature."""
     hooked = [(p._backward_hooks, dict(p._backward_hooks)) for p in params if p._backward_hooks]
     for live, _ in hooked:
         live.clear()
@@ -165,9 +165,9 @@ def _parameter_hooks_off(params: Sequence[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _modules_kept(watch: Watch) -> Iterator[None]:
-    """Put back the buffers of every module that runs and of its children, and weights that a forward pass renormalises."""
+    """Restore the buffers of every module that runs and of its children, and weights that a forward pass renormalises."""
     kept: dict[int, tuple[Tensor, Tensor]] = {}
-    buffers: list[tuple[nn.Module, dict[str, Tensor | None]]] = []  # a forward pass may put others in their place
+    buffers: list[tuple[nn.Module, dict[str, Tensor | None]]] = []  # a forward pass may replace buffers
     seen: set[int] = set()
 
     def keep(module: nn.Module, _: object) -> None:
@@ -185,14 +185,14 @@ def _modules_kept(watch: Watch) -> Iterator[None]:
             changing = [b for b in child._buffers.values() if b is not None]
             if getattr(child, "max_norm", None) is not None:
                 changing += [p for _, p in child.named_parameters(recurse=False)]
-            # Weights of classes that torch's own losses were not given are buffers too, and stay None.
+            # Class weights of torch's losses are buffers too; if not given, they stay None.
             watch.state |= bool(changing or (child._buffers and not isinstance(child, _Loss)))
             kept.update({id(t): (t, t.detach().clone()) for t in changing})
 
     handle = register_module_forward_pre_hook(keep)
     try:
         with warnings.catch_warnings():
-            # A compiled module runs this hook twice, which does no harm.
+            # A compiled module runs this hook twice, which is harmless.
             warnings.filterwarnings("ignore", message="Using `torch.compile")
             yield
     finally:
@@ -200,5 +200,5 @@ def _modules_kept(watch: Watch) -> Iterator[None]:
         for module, named in buffers:
             module._buffers.update(named)
         for tensor, before in kept.values():
-            # .data: a graph that is kept for further products must not see a new version of the buffer.
+            # .data: a graph kept for further products must not see a new version of the buffer.
             tensor.data.copy_(before)

@@ -1,4 +1,4 @@
-"""Data sets: real files, checked by sha256, from a folder, the cache or where they were published."""
+"""Data sets: real files, checked by sha256, from a folder, the cache or their original publisher."""
 
 from infhess.data.download import get
 from infhess.data.files import DataError, cache, found, use

@@ -1,4 +1,4 @@
-"""Download data sets from where they were published: sha256 before anything is used, files whole or not at all."""
+"""Download data sets from their publishers: sha256 is checked before any use, and files are written atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infhess.data.files import DataError, cache, digest
 from infhess.data.registry import DATASETS, File
 
 TIMEOUT = 30.0
-Bar = Callable[[File], Any]  # makes a progress bar as pooch takes it: .total, .update(n), .reset(), .close()
+Bar = Callable[[File], Any]  # makes a progress bar in pooch's interface: .total, .update(n), .reset(), .close()
 
 
 def get(
@@ -26,7 +26,7 @@ def get(
 ) -> Iterator[Path]:
     """Put the files of a data set into a folder (the cache by default) and yield the path of each.
 
-    What is there and right is not fetched again. `mirror` is an address that has the files by name, asked before the originals.
+    Correct files are not fetched again. `mirror` is an address that has the files by name; it is tried before the originals.
     """
     if name not in DATASETS:
         raise DataError(f"data set: expected one of {', '.join(DATASETS)}, got {name!r}")
@@ -46,7 +46,7 @@ def get(
 
 
 def _fetch(file: File, target: Path, mirror: str | None, timeout: float, bar: Bar | None) -> None:
-    """Download from the first address that gives the right bytes."""
+    """Download from the first address that returns the right bytes."""
     urls = ([f"{mirror.rstrip('/')}/{file.name}"] if mirror else []) + list(file.urls)
     reasons = []
     for url in urls:
@@ -65,7 +65,7 @@ def _fetch(file: File, target: Path, mirror: str | None, timeout: float, bar: Ba
 def _fetch_from(url: str, file: File, target: Path, timeout: float, bar: Bar | None) -> None:
     import pooch
 
-    pooch.get_logger().setLevel("WARNING")  # it tells of temporary files
+    pooch.get_logger().setLevel("WARNING")  # silence messages on temporary files
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
         downloader = pooch.HTTPDownloader(progressbar=bar(file) if bar else False, timeout=timeout)
         path = pooch.retrieve(
@@ -76,13 +76,13 @@ def _fetch_from(url: str, file: File, target: Path, timeout: float, bar: Bar | N
 
 
 def _reason(error: Exception) -> str:
-    """One line of what went wrong."""
+    """What went wrong, in one line."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return "its sha256 is not that of the original" if "hash" in text.lower() else text[:200]
 
 
 def _unpacked(archive: Path, members: list[Path]) -> Iterator[Path]:
-    """The members of a checked archive, by name, each written whole; the archive itself is then removed."""
+    """The members of a checked archive, by name, each written atomically; the archive itself is then removed."""
     missing = [m for m in members if not m.is_file()]
     if missing:
         with tarfile.open(archive) as tar:

@@ -1,4 +1,4 @@
-"""Where data files are: a folder that was named, $INFHESS_DATA, or the cache; every one is checked before it is read."""
+"""Where data files are: a given folder, $INFHESS_DATA, or the cache; every file is checked before it is read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from infhess.data.registry import BATCH_SHA256, BATCH_SIZE, DATASETS
 
 
 class DataError(ValueError):
-    """A data file that is missing or damaged; the message names it and the remedy."""
+    """A data file that is missing or damaged; the message names it and a remedy."""
 
 
 def use(data_dir: Path | None) -> None:
-    """Look for data in this folder first, here and in the processes started from here."""
+    """Look for data in this folder first, in this process and in those that it starts."""
     if data_dir is None:
         return
     if not Path(data_dir).is_dir():
@@ -24,7 +24,7 @@ def use(data_dir: Path | None) -> None:
 
 
 def cache() -> Path:
-    """Where `infhess data get` puts files: $INFHESS_CACHE, or the place that the system has for caches."""
+    """Where `infhess data get` puts files: $INFHESS_CACHE, or the system's place for caches."""
     if os.environ.get("INFHESS_CACHE"):
         return Path(os.environ["INFHESS_CACHE"])
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -38,7 +38,7 @@ def folders() -> list[Path]:
 
 
 def checked(dataset: str, path: str) -> Path:
-    """The path of a data file whose checksum is right."""
+    """The path of a data file, after checking its checksum."""
     sha256 = next(file.sha256 for file in DATASETS[dataset].files if file.path == path)
     return _verified(found(dataset, path), sha256)
 

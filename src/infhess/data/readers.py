@@ -1,4 +1,4 @@
-"""Readers of the data sets' own formats: idx, MATLAB 5, CIFAR's binary records. Never a pickle."""
+"""Readers for the data sets' own formats: idx, MATLAB 5, CIFAR's binary records. No pickle is used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mnist(part: str = "train") -> tuple[Tensor, Tensor]:
 def sarcos(part: str = "train") -> tuple[Tensor, Tensor]:
     """Inputs (n, 21) and the seven torques (n, 7) of "train" or "test", in recording order.
 
-    Row k of the test file is row 10k of the training file: leave rows 0, 10, 20, … out of training for an honest test error.
+    Row k of the test file is row 10k of the training file: leave rows 0, 10, 20, … out of training for a valid test error.
     """
     from scipy.io import loadmat
 
@@ -35,7 +35,7 @@ def sarcos(part: str = "train") -> tuple[Tensor, Tensor]:
 
 
 def cifar10(batches: Sequence[str] = ("data_batch_1",)) -> tuple[Tensor, Tensor]:
-    """Images (n, 3, 32, 32) as bytes and labels (n,) of the batches named, and only of these; "test_batch" is the test set."""
+    """Images (n, 3, 32, 32) as bytes and labels (n,) of the named batches only; "test_batch" is the test set."""
     records = [_records(f"{name}.bin") for name in batches]
     both = torch.cat(records)
     return both[:, 1:].reshape(-1, 3, 32, 32), both[:, 0].long()
@@ -54,7 +54,7 @@ def _records(name: str) -> Tensor:
 
 
 def digits() -> tuple[Tensor, Tensor]:
-    """Images (1797, 8, 8) in [0, 16] and labels, which come with scikit-learn."""
+    """Images (1797, 8, 8) in [0, 16] and labels, from scikit-learn."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class File:
-    """A file of a data set: its place below the data folder, where to get it, what it must be.
+    """A file of a data set: its path below the data folder, its addresses, its checksum and size.
 
     `members` are the files that an archive is unpacked to, below its folder.
     """
@@ -96,8 +96,8 @@ DATASETS = {
     ),
 }
 
-# CIFAR-10's batches on their own: plain, as the archive holds them, or gzipped. Those without an entry came out of an archive
-# whose checksum was right, and are checked by their size.
+# CIFAR-10's single batches: plain, as in the archive, or gzipped. Those without an entry come from an archive whose checksum
+# was right, and are checked by their size.
 BATCH_SIZE = 30730000
 BATCH_SHA256 = {
     "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",

@@ -1,1 +1,1 @@
-"""Experiments: each computes rows; plots read rows."""
+"""Experiments compute rows; plots read rows."""

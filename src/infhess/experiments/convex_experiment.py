@@ -1,4 +1,4 @@
-"""The paper's convex experiments: a grid of rates on a seed of its own, then curves at the rates that it found."""
+"""The paper's convex experiments: a grid of rates on a separate seed, then curves at the best rates."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Size:
 
 
 def rates(low: int, high: int) -> tuple[float, ...]:
-    """10^(i/3) to two digits."""
+    """Rates 10^(i/3), rounded to two digits."""
     return tuple(float(f"{10 ** (i / 3):.2g}") for i in range(low, high))
 
 
 def named(experiment: str, size: str) -> str:
-    """The experiment's name in the rows: sizes are not mixed."""
+    """The experiment's name in the rows: sizes are kept apart."""
     return experiment if size == "default" else f"{experiment}-{size}"
 
 
 @dataclass(frozen=True)
 class ConvexExperiment:
-    """The methods of a figure: sgd and the paper's method at the best of a grid of rates, the paper's at sgd's rate, and more.
+    """The methods of a figure: SGD and the paper's method at the best of a grid of rates, the paper's at SGD's rate, and more.
 
-    `beside` run at sgd's rate too, `untuned` have nothing to set.
+    Those in `beside` also run at SGD's rate, those in `untuned` have nothing to set.
     """
 
     experiment: str
@@ -62,7 +62,7 @@ class ConvexExperiment:
         yield from Comparison(name, convex_problem, ends).tuning(size.cells(), grids)
 
     def runs(self, size: Size, rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[Job]:
-        """The curves of the figure, with the rates that tuning found."""
+        """The curves of the figure, at the rates that tuning found."""
         comparison, settings = self.comparison(size), best_settings(rows, lambda r: r.loss)
         for cell in size.cells():
             own, best = settings[cell.key(TUNED)], settings[cell.key(self.sgd)]
@@ -73,7 +73,7 @@ class ConvexExperiment:
                 yield from (comparison.job(cell, title, make, setting, seed) for title, make, setting in runs)
 
     def comparison(self, size: Size) -> Comparison:
-        """Of curves."""
+        """The comparison that runs the curves."""
         return Comparison(named(self.experiment, size.name), convex_problem, thinned)
 
 
@@ -90,7 +90,7 @@ def before_first_step(c: Curves, name: str, batch: int) -> tuple[int, float]:
 
 
 def draw(ax: Any, lines: Sequence[Line], value: Value, exact: Row) -> float:
-    """Lines in a panel, and the exact solution, whose value is returned."""
+    """Draw lines in a panel, and the exact solution, whose value is returned."""
     for line in lines:
         plots.draw(ax, line, value)
     ax.axhline(value(exact), color=plots.INK, linewidth=0.8, linestyle=(0, (1, 2)), label=EXACT)

@@ -24,7 +24,7 @@ from infhess.problems.features import cifar_images
 EXPERIMENT, BATCH, L2 = "reproduce-deep", 32, 0.01
 STARTS = ("default", "xavier")
 SGD, PAPER, STEP, ONLINE = "sgd", "paper", "paper, step length alone", "infhess, online"
-# What is evaluated after each epoch, one row each: (loss, metric).
+# Evaluated after each epoch, one row each: (loss, metric).
 TRAIN, TEST, RATE = "train", "test", "rate"
 
 
@@ -50,7 +50,7 @@ SIZES = {
 
 
 def jobs(size: NetSize, seeds: Sequence[int], folder: Path) -> Iterator[Job]:
-    """One run for each initialisation, method, rate and seed."""
+    """One run per initialisation, method, rate and seed."""
     for start, seed, method in product(STARTS, seeds, (SGD, PAPER, STEP, ONLINE)):
         for rate in size.online if method == ONLINE else size.rates:
             template = Row(named(EXPERIMENT, size.name), start, name_of(method, rate, TRAIN), seed, BATCH)
@@ -58,12 +58,12 @@ def jobs(size: NetSize, seeds: Sequence[int], folder: Path) -> Iterator[Job]:
 
 
 def name_of(method: str, rate: float, what: str) -> str:
-    """Of a curve."""
+    """The name of a curve."""
     return f"{method}, rate {rate:g}: {what}"
 
 
 def run(template: Row, size: NetSize, method: str, rate: float, folder: Path) -> list[Row]:
-    """Train; after each epoch losses, accuracies, the rate in use, and a checkpoint to go on from."""
+    """Train; after each epoch record losses, accuracies and the rate in use, and write a checkpoint."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     xavier = template.problem == "xavier"
     problem = NetProblem(
@@ -88,10 +88,10 @@ def images(size: NetSize, device: str) -> tuple[Data, Data]:
 
 
 class NetTraining(Training):
-    """Epochs of training that go on from a checkpoint bit for bit.
+    """Training by epochs, resumed from a checkpoint bit for bit.
 
-    The paper's method estimates at the start of every epoch except the first; with its step length alone sgd gets that,
-    and the directions are thrown away.
+    The paper's method estimates at the start of every epoch except the first; in the variant with its step length alone, SGD
+    uses that step, and the directions are discarded.
     """
 
     def __init__(self, problem: NetProblem, template: Row, method: str, rate: float) -> None:
@@ -121,7 +121,7 @@ class NetTraining(Training):
         stream = CountedStream(self.batches)
         try:
             report = self.estimator.update(self.loss, stream)
-        except ValueError:  # the net is dead, or its curvature is not finite: the last estimate stays
+        except ValueError:  # the net is dead, or its curvature is not finite: keep the last estimate
             return
         self.stream.points += stream.points
         self.count(report)
@@ -129,18 +129,18 @@ class NetTraining(Training):
             self.optimizer.param_groups[0]["lr"] = report.step
 
     def observe(self, batch: Data) -> None:
-        """Between backward and step."""
+        """Called between backward and step."""
         if self.method == ONLINE:
             self.count(self.estimator.observe(self.loss, batch))
 
     def count(self, report: Report | RateReport | None) -> None:
-        """Products, seconds of estimates, and the rate that they give."""
+        """Record products, seconds of estimates, and the resulting rate."""
         super().count(report)
         if isinstance(report, Report):
             self.estimating, self.in_use = self.estimating + report.seconds, report.step
 
     def evaluated(self, train: Data, test: Data) -> list[Row]:
-        """Objective and accuracy on as many training images as there are to test, loss and accuracy on these, and the rate."""
+        """Objective and accuracy on as many training images as test images, loss and accuracy on these, and the rate."""
         n = len(test[0])
         penalty = L2 / 2 * float(sum(p.detach().square().sum() for p in self.model.parameters()))
         loss, accuracy = self._measured((train[0][:n], train[1][:n]))
@@ -157,7 +157,7 @@ class NetTraining(Training):
             return float(nn.functional.cross_entropy(outputs, data[1])), float(right)
 
     def save(self, path: Path, rows: Sequence[Row]) -> None:
-        """Everything that the run goes on from."""
+        """Write all that is needed to resume."""
         path.parent.mkdir(parents=True, exist_ok=True)
         numbers = [self.epoch, self.reported_products, self.seconds, self.estimating, self.in_use]
         state = {
@@ -169,7 +169,7 @@ class NetTraining(Training):
             torch.save(state, temporary)
 
     def resume(self, path: Path) -> list[Row]:
-        """The rows so far of a run that was cut off, and the run as it was then; nothing where there is none."""
+        """Restore an interrupted run, and return its rows so far; an empty list if there is none."""
         if not path.exists():
             return []
         state = torch.load(path, weights_only=True)

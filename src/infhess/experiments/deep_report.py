@@ -1,4 +1,4 @@
-"""What the paper says of its deep-learning figures, checked on the rows of a run; and the figures themselves."""
+"""What the paper says about its deep-learning figures, checked on the rows of a run; and the figures themselves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from infhess.experiments.page import Claim, Figure, verdict
 from infhess.experiments.plots import Line
 from infhess.harness import Curves, Row
 
-CHANCE = 0.115  # accuracy of ten classes by chance, and a little
-EPOCH = 1563  # steps of an epoch of the paper
+CHANCE = 0.115  # accuracy of ten classes by chance, plus a margin
+EPOCH = 1563  # steps per epoch in the paper
 ByStart = dict[str, dict[float, float]]
 COLOURS = (plots.PURPLE, plots.BLUE, plots.GREEN, plots.ORANGE)
 
@@ -36,7 +36,7 @@ class Results:
         return self.curves.runs(start, deep_experiment.name_of(method, rate, what), BATCH)
 
     def means(self, method: str, what: str, value: str) -> ByStart:
-        """Loss or metric at the end by initialisation and initial rate, the mean over seeds."""
+        """Loss or metric at the end by initialisation and initial rate, mean over seeds."""
 
         def end(start: str, rate: float) -> float:
             return float(mean(getattr(run[-1], value) for run in self.runs(start, method, rate, what)))
@@ -49,14 +49,14 @@ class Results:
         return [(test[-1].metric, rate[-1].loss) for test, rate in zip(tests, rates)]
 
     def noise(self, start: str) -> float:
-        """The standard deviation of test accuracy over seeds, of sgd at its best rate; at least 2 points."""
+        """The standard deviation of test accuracy over seeds, for SGD at its best rate; at least 2 points."""
         found = self.means(SGD, TEST, "metric")[start]
         ends = [run[-1].metric for run in self.runs(start, SGD, max(found, key=lambda r: found[r]), TEST)]
         return max(stdev(ends) if len(ends) > 1 else 0.0, 0.02)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """What the paper says of Figures 3 to 5 and of the appendix."""
+    """What the paper says about Figures 3 to 5 and about the appendix."""
     results = Results(rows)
     starts, noise = results.starts, {s: results.noise(s) for s in results.starts}
     sgd, paper = ({what: results.means(m, what, "loss") for what in (TRAIN, TEST)} for m in (SGD, PAPER))
@@ -83,14 +83,14 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _level(sgd: ByStart, paper: ByStart, accuracies: ByStart) -> Iterator[bool]:
-    """Whether the paper's method is about as good as sgd with the best of the rates, for each initial rate."""
+    """Whether the paper's method is about as good as SGD at its best rate, for each initial rate."""
     for start, losses in paper.items():
         best = min(sgd[start].values())
         yield from (loss < best + 0.1 and accuracies[start][rate] > CHANCE for rate, loss in losses.items())
 
 
 def _shares(run: Sequence[Row]) -> tuple[float, float]:
-    """Seconds of one estimate over those of an epoch of the paper, and of one here."""
+    """Seconds of one estimate over those of an epoch in the paper, and of one here."""
     last, epochs = run[-1], len(run)
     steps = last.data_points / BATCH
     estimate = last.metric * last.seconds / max(epochs - 1, 1)

@@ -1,4 +1,4 @@
-"""The demo on scikit-learn's digits: a convex problem, a net, and the net's sharpness with error bars, on one figure."""
+"""The demo on scikit-learn's digits: a convex problem, a net, and the net's sharpness with error bars, in one figure."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def images() -> tuple[Data, Data]:
 
 
 def net_problem() -> NetProblem:
-    """1,210 weights: few enough for the exact Hessian to be at hand."""
+    """A net of 1,210 weights: few enough to compute the exact Hessian."""
     return NetProblem(lambda: nn.Sequential(*mlp(64, 16, 10)), images, batch=BATCH, steps=STEPS, l2=NET_L2)
 
 
 def rows(seed: int) -> Iterator[Row]:
-    """All three parts. First the gap of the iterates' average, and its accuracy: sgd at nine rates, and infhess."""
+    """All three parts. First the gap of the averaged iterates, and their accuracy: SGD at nine rates, and infhess."""
     data = convex_problem()
     best, start = data.value(data.solved()), data.value(data.model())
     methods = {f"sgd, rate {rate:.2g}": sgd(rate) for rate in SGD_RATES} | {INFHESS: online()}
@@ -64,7 +64,7 @@ def rows(seed: int) -> Iterator[Row]:
 
 
 def _net(seed: int) -> Iterator[Row]:
-    """Training and test loss: Adam at five rates, and infhess; then the sharpness of what infhess found."""
+    """Training and test loss: Adam at five rates, and infhess; then the sharpness of the solution of infhess."""
     problem, mine = net_problem(), list[RateFreeRun]()
 
     def begun(problem: Problem, stream: CountedStream) -> Run:
@@ -79,7 +79,7 @@ def _net(seed: int) -> Iterator[Row]:
 
 
 def _sharpness(problem: NetProblem, model: nn.Module, seed: int) -> Iterator[Row]:
-    """The largest eigenvalues from mini-batches with 95 % intervals, and the exact ones of all the data."""
+    """The largest eigenvalues from mini-batches with 95 % intervals, and the exact ones on all the data."""
     loss, g = problem.loss(model), torch.Generator().manual_seed(seed)
     source = Hessian(loss, model.parameters(), Shuffled(problem.data, BATCH, g))
     found = spectrum(source, TOP, generator=g)
@@ -92,14 +92,14 @@ def _sharpness(problem: NetProblem, model: nn.Module, seed: int) -> Iterator[Row
 
 
 def eigenvalues(source: Hessian) -> Tensor:
-    """All of them, descending, from the whole matrix."""
+    """All eigenvalues, descending, from the full matrix."""
     matrix = torch.stack([source.matvec(unit) for unit in torch.eye(source.size)])
     values: Tensor = torch.linalg.eigvalsh((matrix + matrix.T) / 2).flip(0)
     return values
 
 
 def of(found: Sequence[Row], problem: str) -> dict[str, list[Row]]:
-    """Curves of a problem by method; the learning rate over time is left out."""
+    """Curves of a problem by method, without those of the learning rate."""
     curves: dict[str, list[Row]] = {}
     for row in found:
         if row.problem == problem and not row.method.endswith(BESIDE):
@@ -114,18 +114,18 @@ def best(curves: dict[str, list[Row]]) -> str:
 
 
 def reached(runs: Sequence[Sequence[Row]]) -> list[int | None]:
-    """Data points read when the gap first fell below each of GAPS, by the run that is the best for that gap."""
+    """Data points read until the gap first fell below each of GAPS, by the best run for that gap."""
     return [min((r.data_points for run in runs for r in run if r.loss < gap), default=None) for gap in GAPS]
 
 
 def intervals(found: Sequence[Row]) -> dict[str, list[float]]:
-    """Of the eigenvalues: value, low, high, exact."""
+    """The eigenvalues: value, low, high, exact."""
     rows = [r for r in found if r.problem.startswith(SHARPNESS)]
     return {name: [r.metric for r in rows if r.method == name] for name in ("value", "low", "high", "exact")}
 
 
 def tables(found: Sequence[Row]) -> list[tuple[str, Cells, str]]:
-    """For each part: its title, a table, and a sentence on what one sees."""
+    """For each part: its title, a table, and a sentence on what it shows."""
     return [_convex_table(of(found, CONVEX)), _net_table(of(found, NET)), _sharpness_table(found)]
 
 
@@ -193,7 +193,7 @@ def figure(found: Sequence[Row], *paths: Path) -> Path:
 
 
 def headlines(found: Sequence[Row]) -> list[str]:
-    """Over each panel: what one sees, and of what."""
+    """A headline for each panel: what it shows, and on which problem."""
     convex, net = of(found, CONVEX), of(found, NET)
     factor = convex[best(convex)][-1].loss / convex[INFHESS][-1].loss
     ahead = net[INFHESS][-1].loss < net[best(net)][-1].loss
@@ -208,12 +208,12 @@ def headlines(found: Sequence[Row]) -> list[str]:
 
 
 def inside(v: dict[str, list[float]]) -> int:
-    """Intervals that hold the exact value."""
+    """Number of intervals that contain the exact value."""
     return sum(low <= exact <= high for low, exact, high in zip(v["low"], v["exact"], v["high"]))
 
 
 def _curves(ax: Any, curves: dict[str, list[Row]], x: plots.Value, floor: float = 0.0) -> None:
-    """All learning rates faintly, the best of them and infhess in full."""
+    """All learning rates faintly, the best of them and infhess in full colour."""
     first = best(curves)
     known = {first: (plots.ORANGE, f"{first}, the best of {len(curves) - 1}"), INFHESS: (plots.BLUE, INFHESS)}
     others = [method for method in curves if method not in known]

@@ -1,4 +1,4 @@
-"""The paper's logistic regression: MNIST, 3 against 5, against Newton's solution."""
+"""The paper's logistic regression: MNIST, 3 against 5, compared with Newton's solution."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ COLOURS = {
 
 
 class Induced(Training):
-    """sgd at η α², α² = Σ₁/Σ_k of the paper's preconditioner, and without the preconditioner."""
+    """SGD at η α², α² = Σ₁/Σ_k of the paper's preconditioner, but without the preconditioner."""
 
     def step(self) -> None:
-        """One batch; before the first, the estimate."""
+        """One batch; before the first one, the estimate."""
         if not self.products:
             group = self.optimizer.param_groups[0]
             estimating = paper_optimizer(list(self.model.parameters()), group["lr"])
@@ -52,7 +52,7 @@ tuning, runs = _RUNS.tuning, _RUNS.runs
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """What the paper says of Figure 2."""
+    """What the paper says about Figure 2."""
     c = Curves(rows)
     ends = {m: c.final(NAME, m, BATCH) for m in COLOURS}
     last = {m: [run[-1].metric for run in c.runs(NAME, m, BATCH)] for m in (SGD, PAPER, TUNED, ONLINE)}

@@ -1,4 +1,4 @@
-"""The report of an experiment: one self-contained HTML page with figures, claims, tables and how they came about."""
+"""The report of an experiment: one self-contained HTML page with figures, claims, tables and methods."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from infhess.harness import Cells, markdown, plain, shown, write, written
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Colours of figures as drawn, and the names under which the page has one for light and one for dark.
+# Colours in figures as drawn, and their names in the page, which has a light and a dark value for each.
 THEMED = {plots.INK: "ink", plots.BLUE: "blue", plots.ORANGE: "orange", plots.GREY: "grey", plots.GREEN: "green"}
 THEMED |= {plots.PURPLE: "purple"}
-LEGIBLE = 1.1  # pixels for a point: text of 9 points is 10 pixels high or more
+LEGIBLE = 1.1  # pixels per point: text of 9 points is about 10 pixels high
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 CLASSES = {HOLDS: "holds", IN_PART: "in-part", FAILS: "fails"}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, the numbers found, a verdict, and the reason where it deviates."""
+    """A sentence of the paper, the numbers found, a verdict, and the reason for a deviation."""
 
     paper: str
     found: str
@@ -43,7 +43,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Page:
-    """What a report says."""
+    """The content of a report."""
 
     title: str
     lead: str
@@ -53,43 +53,43 @@ class Page:
     tables: Sequence[tuple[str, Cells]] = ()
 
     def html(self) -> str:
-        """Self-contained: nothing is loaded from elsewhere."""
+        """The HTML, self-contained: nothing is loaded from elsewhere."""
         template = templates(escape=True).get_template("report.html")
         return plain(template.render(page=self, classes=CLASSES, drawn=drawn, sections=self.sections())) + "\n"
 
     def write(self, folder: Path, heading: str = "### ", **files: Cells) -> None:
-        """report.html, and tables in Markdown: the first of the page by the names in `files`, all others as table.md."""
+        """report.html, and tables in Markdown: the first ones of the page under the names in `files`, the rest as table.md."""
         written(folder, **files)
         rest = self.tables[len(files) :]
         write(folder / "table.md", "\n".join(f"{heading}{title}\n\n{markdown(cells)}" for title, cells in rest))
         write(folder / "report.html", self.html())
 
     def sections(self) -> list[str]:
-        """What the table of contents lists."""
+        """The entries of the table of contents."""
         parts = [("Figures", self.figures), ("Claim by claim", self.claims)]
         return [title for title, has in parts if has] + [title for title, _ in self.tables] + ["How"]
 
 
 def verdict(*holds: bool) -> str:
-    """All, some or none of the checks."""
+    """Whether all, some or none of the checks hold."""
     return HOLDS if all(holds) else IN_PART if any(holds) else FAILS
 
 
 def claim_list(claims: Sequence[Claim]) -> str:
-    """In Markdown: what the paper says, the verdict, and what was found; too long for the cells of a table."""
+    """Claims in Markdown: what the paper says, the verdict, and what was found; too long for cells of a table."""
     texts = (f"**{c.paper}** *{c.verdict.capitalize()}.*\n{c.found} {c.why}".strip() for c in claims)
     return plain("\n".join(f"{text}\n" for text in texts))
 
 
 def claims(name: str, verdicts: Sequence[str], **values: Any) -> list[Claim]:
-    """From a template with these values in it: the paper -- found here -- why, and == between claims."""
+    """Claims from a template with these values: the paper -- found here -- why, with == between claims."""
     texts = rendered(f"{name}-claims", verdicts=verdicts, **values).split("==")
     parts = [[" ".join(words.split()) for words in text.split("--")] for text in texts]
     return [Claim(paper, found, held, *why) for (paper, found, *why), held in zip(parts, verdicts, strict=True)]
 
 
 def notes(name: str, **values: Any) -> list[str]:
-    """The paragraphs of a template with these values in it."""
+    """The paragraphs of a template with these values."""
     return [" ".join(paragraph.split()) for paragraph in rendered(name, **values).split("\n\n") if paragraph.strip()]
 
 
@@ -99,7 +99,7 @@ def rendered(name: str, **values: Any) -> str:
 
 
 def templates(*, escape: bool) -> Environment:
-    """Those of this package; a name that is not given is an error."""
+    """The templates of this package; a missing value is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     found = Environment(loader=PackageLoader("infhess.experiments"), autoescape=escape, undefined=StrictUndefined)
@@ -109,7 +109,7 @@ def templates(*, escape: bool) -> Environment:
 
 
 def drawn(figure: Figure) -> str:
-    """As SVG in the page's own colours; on a phone it scrolls instead of shrinking."""
+    """The SVG in the page's own colours; on a phone it scrolls instead of shrinking."""
     svg = figure.path.read_text(encoding="utf-8")
     size = re.search(r'<svg [^>]*?width="([\d.]+)pt"', svg)
     width = f'style="min-width: {LEGIBLE * float(size[1]):.0f}px" ' if size else ""

@@ -1,4 +1,4 @@
-"""Figures, drawn from rows only: panels show the median of the runs, and a band from the lowest to the highest of them."""
+"""Figures, drawn from rows only: panels show the median of the runs, and a band from the lowest to the highest run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infhess.harness import Axes, Row, plain
 
 INK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d9640b", "#8a8a8a"
 GREEN, PURPLE = "#0b8f6a", "#a8458c"
-POINTS, EDGE, FEW_PANELS = 16, 7, 4  # of a curve, and of a band's edge; with more panels than these, marks are fewer
+POINTS, EDGE, FEW_PANELS = 16, 7, 4  # of a curve, and of a band's edge; with more panels than these, fewer points
 Value = Callable[[Row], float]
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
@@ -25,12 +25,12 @@ STYLE: dict[Any, Any] = {
 
 
 def available() -> bool:
-    """Whether figures can be made."""
+    """Whether figures can be drawn."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def require(*packages: str) -> None:
-    """An error that names the remedy where a package is not installed; by default those of figures and reports."""
+    """Raise an error that names the remedy if a package is missing; by default checks those for figures and reports."""
     missing = [p for p in packages or ("matplotlib", "jinja2") if importlib.util.find_spec(p) is None]
     if missing:
         names = " and ".join(missing).replace("sklearn", "scikit-learn")
@@ -38,7 +38,7 @@ def require(*packages: str) -> None:
 
 
 def figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[Any, Any]:
-    """A figure and its axes in the house style; needs matplotlib."""
+    """A figure and its axes in the common style; needs matplotlib."""
     require()
     import matplotlib
 
@@ -54,11 +54,11 @@ def figure(width: float = 7.0, height: float = 4.2, **subplots: Any) -> tuple[An
 
 
 def save(figure: Any, *paths: Path) -> Path:
-    """Write the figure in the format of each path's ending, whole or not at all; returns the first."""
+    """Write the figure atomically in the format of each path's suffix; returns the first path."""
     from matplotlib import pyplot, rc_context
 
     for ax in figure.axes if len(figure.axes) > FEW_PANELS else []:
-        ax.minorticks_off()  # they make half of a file
+        ax.minorticks_off()  # they would be half of the file
     for path in paths:
         svg = path.suffix == ".svg"
         with atomic(path) as temporary, rc_context({"svg.hashsalt": path.stem}):  # ids differ between figures of a page
@@ -70,7 +70,7 @@ def save(figure: Any, *paths: Path) -> Path:
 
 
 def compact(svg: str) -> str:
-    """A third of the size: coordinates to a tenth of a point, and nothing that browsers do not need."""
+    """An SVG of a third of the size: coordinates to a tenth of a point, and nothing that browsers do not need."""
     for pattern, short in (
         (r"<metadata>.*?</metadata>|<!--.*?-->", ""),
         (r"'DejaVu Sans'[^;\"]*sans-serif", "sans-serif"),
@@ -83,14 +83,14 @@ def compact(svg: str) -> str:
 
 
 def _short_path(d: re.Match[str]) -> str:
-    """Lines follow each other without a letter; curves stay as they are."""
+    """Repeated line commands without their letter; curves unchanged."""
     path = re.sub(r"-?\d+\.\d+", lambda x: f"{float(x[0]):.1f}".removesuffix(".0"), " ".join(d[1].split()))
     lines = path if re.search("[QC]", path) else re.sub(" ?([MLz]) ?", r"\1", path).replace("L", " ")
     return f' d="{lines}"'
 
 
 def few(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[list[float], list[float]]:
-    """So many points of a curve at the most, evenly over its length in log x, and its ends."""
+    """At most this many points of a curve, evenly along its length in log x, and its ends."""
     if len(xs) <= most:
         return list(xs), list(ys)
     at = [math.log(max(x, 1e-12)) for x in xs]
@@ -114,7 +114,7 @@ class Line:
 
 
 def draw(ax: Any, line: Line, y: Value, x: Value = lambda row: row.data_points) -> None:
-    """The median of the runs, and from the lowest of them to the highest a faint band."""
+    """The median of the runs, and a faint band from the lowest to the highest run."""
     runs = [run for run in line.runs if run]
     if not runs:
         return
@@ -129,7 +129,7 @@ def draw(ax: Any, line: Line, y: Value, x: Value = lambda row: row.data_points) 
 
 
 def middle(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[float], list[float]]:
-    """The median over runs of y at equal x, as far as most of them go, between rows by interpolation."""
+    """The median over runs of y at equal x, as far as most of them go, interpolated between rows."""
     import numpy as np
 
     if len(runs) == 1:
@@ -139,7 +139,7 @@ def middle(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[floa
 
 
 def together(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[float], Any]:
-    """All x from where most runs begin to where most end, and y of each run there; NaN where it has none."""
+    """All x from where most runs begin to where most end, and y of each run there; NaN where a run has none."""
     import numpy as np
 
     at = sorted({x(r) for run in runs for r in run})
@@ -153,7 +153,7 @@ def together(runs: Sequence[Sequence[Row]], x: Value, y: Value) -> tuple[list[fl
 
 
 def grid(rows: int, columns: int, height: float = 2.9, *, share: bool = True) -> tuple[Any, Any]:
-    """A figure of panels; they share x by column and y by row unless told otherwise."""
+    """A figure of panels; by default they share x by column and y by row."""
     share_x = "col" if share else False
     size = 2.9 * columns + 0.6, height * rows + 0.5
     return figure(*size, nrows=rows, ncols=columns, sharex=share_x, sharey="row", squeeze=False)
@@ -162,7 +162,7 @@ def grid(rows: int, columns: int, height: float = 2.9, *, share: bool = True) ->
 def gap_panels(
     axes: Axes, names: Sequence[str], lines: Callable[[str], Sequence[Line]], *, height: float, lowest: float
 ) -> tuple[Any, Any]:
-    """The gap to the optimum against each axis, a row of panels for each problem; lines are by problem."""
+    """The gap to the optimum against each axis, with a row of panels per problem; `lines` maps a problem to its lines."""
     fig, panels = grid(len(axes.problems), len(names), height, share=False)
     for row, problem in zip(panels, axes.problems):
         for ax, axis in zip(row, names):
@@ -174,7 +174,7 @@ def gap_panels(
 
 
 def save_panels(fig: Any, axes: Any, path: Path, columns: int = 3) -> Path:
-    """With one legend below all panels, each method once."""
+    """Save with one legend below all panels, each method once."""
     found: dict[str, Any] = {}
     for ax in axes.flat:
         found |= dict(zip(*reversed(ax.get_legend_handles_labels())))

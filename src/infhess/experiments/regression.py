@@ -1,4 +1,4 @@
-"""The paper's regression experiment: SARCOS, 253 features, four batch sizes, against an exact solution."""
+"""The paper's regression experiment: SARCOS, 253 features, four batch sizes, compared with an exact solution."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AverageInverse(Run):
     batches = 0
 
     def step(self) -> None:
-        """One batch: its own solution, the shortest one where there are many."""
+        """One batch: its own solution, the one of least norm if there are many."""
         x, y = next(self.stream)
         w = torch.linalg.lstsq(x, y[:, None], driver="gelsd").solution[:, 0]
         self.batches += 1
@@ -43,7 +43,7 @@ class AverageInverse(Run):
 
 
 class NoisyConjugateGradients(Run):
-    """The method of conjugate gradients as it is, each product with a fresh batch."""
+    """Plain conjugate gradients, each product with a fresh batch."""
 
     model: nn.Linear
     r: Tensor | None = None
@@ -65,7 +65,7 @@ class NoisyConjugateGradients(Run):
         self.p = self.r + (self.r @ self.r) / (r @ r) * p
 
 
-# Baselines of the paper with batch sizes of their own, how many budgets they run for, and their dashes.
+# Baselines of the paper with their own batch sizes, how many budgets they run for, and their dashes.
 OTHERS = {
     (INVERSE, 256): (fixed(AverageInverse), 1, "--"),
     (INVERSE, 1024): (fixed(AverageInverse), 1, ":"),
@@ -77,7 +77,7 @@ tuning = _RUNS.tuning
 
 
 def runs(size: Size, rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[Job]:
-    """The curves of the figure, with the rates that tuning found; and the other baselines."""
+    """The curves of the figure, at the rates that tuning found; and the other baselines."""
     yield from _RUNS.runs(size, rows, seeds)
     for name in size.problems:
         for (method, batch), (make, longer, _) in OTHERS.items():
@@ -86,7 +86,7 @@ def runs(size: Size, rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[Job]
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """What the paper says of Figure 1, checked on the mapped problem (the natural one beside it)."""
+    """What the paper says about Figure 1, checked on the mapped problem (the natural one for comparison)."""
     c = Curves(rows)
     name, cells = _problems(c)[0], [(n, b) for n in _problems(c) for b in _batches(c)]
     gaps = [(_short(n), b, c.final(n, SGD, b), c.final(n, PAPER, b), c.final(n, TUNED, b)) for n, b in cells]

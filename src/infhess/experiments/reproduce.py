@@ -13,7 +13,7 @@ from infhess.experiments.convex_experiment import named
 from infhess.experiments.page import Page, claim_list
 from infhess.harness import EXACT, START, TUNING_SEED, Job, Row, RowFile, write
 
-# Titles, sizes, and the module that reads the rows: `claims`, `figures` and `notes`.
+# Titles, sizes, and the module that reads the rows with `claims`, `figures` and `notes`.
 EXPERIMENTS: dict[str, tuple[str, Mapping[str, Any], Any]] = {
     "regression": ("Regression: an ill-conditioned problem with an exact solution", regression.SIZES, regression),
     "logistic": ("Logistic regression: MNIST, 3 against 5", logistic.SIZES, logistic),
@@ -31,7 +31,7 @@ class Plan:
     reporting: Any
 
     def stages(self, file: RowFile) -> Iterator[list[Job]]:
-        """Jobs to run, stage after stage: the rates that tuning found go into the runs."""
+        """Jobs to run, stage by stage: the rates found by tuning go into the runs."""
         plots.require()
         if self.experiment == "deep":
             yield list(deep_experiment.jobs(self.size, self.seeds, file.path.parent))
@@ -40,12 +40,12 @@ class Plan:
         yield list(self.reporting.runs(self.size, self.rows(file, TUNING_SEED), self.seeds))
 
     def rows(self, file: RowFile, *seeds: int) -> list[Row]:
-        """Those of this experiment, size and seeds."""
+        """The rows of this experiment, size and seeds."""
         name = named(f"reproduce-{self.experiment}", self.size.name)
         return [r for r in file.rows if r.experiment == name and (r.seed in seeds or r.method in (EXACT, START))]
 
     def report(self, file: RowFile, folder: Path) -> Page:
-        """Figures, report.html and claims.md in the folder."""
+        """Write figures, report.html and claims.md to the folder."""
         rows = self.rows(file, *self.seeds)
         option = "" if self.size.name == "default" else f" --{self.size.name}"
         page = Page(
@@ -65,6 +65,6 @@ class Plan:
 
 
 def plan(experiment: str, size: str, first: int, count: int | None) -> Plan:
-    """The plan of an experiment at a size, for so many seeds from the first on."""
+    """The plan of an experiment at a size, for this many seeds from the first on."""
     _, sizes, reporting = EXPERIMENTS[experiment]
     return Plan(experiment, sizes[size], tuple(range(first, first + (count or sizes[size].seeds))), reporting)

@@ -1,4 +1,4 @@
-"""One comparison: problems × methods × budgets → jobs → rows; and tuning, on a seed that is not reported."""
+"""A comparison: problems × methods × budgets → jobs → rows; and tuning, on a seed that is not reported."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Cell:
     budget: int
 
     def key(self, method: str) -> str:
-        """Of a method's setting here."""
+        """The key of a method's setting in this cell."""
         return f"{self.problem}/{self.batch}/{method}"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs of methods on cells. `kept` takes the rows of a curve and its budget, and returns those for the file."""
+    """Runs of methods on cells. `kept` gets the rows of a curve and its budget, and returns those to store."""
 
     experiment: str
     problem: ByName
@@ -43,7 +43,7 @@ class Comparison:
     def jobs(
         self, cells: Sequence[Cell], methods: Mapping[str, Baseline], seeds: Sequence[int], settings: dict[str, Setting]
     ) -> Iterator[Job]:
-        """Each method that is installed: as it comes, and as tuned."""
+        """Jobs of each installed method: with its default setting, and as tuned."""
         for cell in cells:
             for name, baseline in methods.items():
                 best = settings.get(cell.key(name))
@@ -52,7 +52,7 @@ class Comparison:
                         yield self.job(cell, name + suffix, baseline.make, setting, seed)
 
     def tuning(self, cells: Sequence[Cell], methods: Mapping[str, Baseline]) -> Iterator[Job]:
-        """The grids: one job for each value, with all outcomes."""
+        """The tuning grids: one job per value, with all outcomes."""
         for cell in cells:
             for name, baseline in methods.items():
                 for value in () if baseline.missing else baseline.tried():
@@ -60,7 +60,7 @@ class Comparison:
                     yield self._job(template, cell.budget, baseline.make, value, baseline.models)
 
     def job(self, cell: Cell, title: str, make: Make, setting: Setting, seed: int) -> Job:
-        """One curve under a name of its own."""
+        """One curve, under its own name."""
         template = Row(self.experiment, cell.problem, title, seed, cell.batch)
         return self._job(template, cell.budget, make, setting.value, (setting.model,))
 
@@ -71,7 +71,7 @@ class Comparison:
 def run(
     template: Row, problem: ByName, kept: Kept, budget: int, make: Make, value: float, models: Models, gap: float | None
 ) -> list[Row]:
-    """The rows of one run that are kept; `gap` is the spacing of rows."""
+    """The rows of one run to store; `gap` is the spacing of rows."""
     rows = curve(problem(template.problem), make(value), template, budget, models, gap)
     return kept(rows, budget) if kept else rows
 
@@ -88,11 +88,11 @@ def best_settings(rows: Sequence[Row], score: Callable[[Row], float]) -> dict[st
 
 
 def write_settings(found: Mapping[str, Setting], path: Path) -> Path:
-    """As they come with the package."""
+    """Write settings in the format of the package's own files."""
     content = {key: [s.value, s.model] for key, s in sorted(found.items())}
     return write(path, json.dumps(content, indent=0) + "\n")
 
 
 def read_settings(text: str) -> dict[str, Setting]:
-    """From such a file."""
+    """Read such a file."""
     return {key: Setting(value, model) for key, (value, model) in json.loads(text).items()}

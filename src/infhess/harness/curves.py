@@ -1,4 +1,4 @@
-"""Rows as curves: gaps to a known optimum, data points to reach one, medians over seeds."""
+"""Rows as curves: gaps to a known optimum, data points to reach a gap, medians over seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GAPS = (1e-1, 1e-2, 1e-3, 1e-4)
 
 
 class Curves:
-    """Rows of runs by problem, method, batch size and seed; two of the methods are the exact solution and the start."""
+    """Rows of runs by problem, method, batch size and seed; the exact solution and the start are two of the methods."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = list(rows)
@@ -26,7 +26,7 @@ class Curves:
             self._by.setdefault((row.problem, row.method, row.batch_size), {}).setdefault(row.seed, []).append(row)
 
     def methods(self, problem: str, batch: int) -> list[str]:
-        """Names, in the order in which they were run."""
+        """Names of methods, in the order in which they were run."""
         found = dict.fromkeys(m for p, m, b in self._by if p == problem and b == batch)
         return [m for m in found if m not in (EXACT, START)]
 
@@ -44,42 +44,42 @@ class Curves:
         return max((row.loss - best) / (start - best), 1e-16)
 
     def final(self, problem: str, method: str, batch: int) -> float:
-        """The gap at the end of a run, the median over seeds; infinite where a run diverged."""
+        """The gap at the end of a run, median over seeds; infinite if a run diverged."""
         ends = [self.gap(run[-1]) for run in self.runs(problem, method, batch)]
         return median(ends) if ends else math.nan
 
     def first(
         self, problem: str, method: str, batch: int, reached: Callable[[Row], bool], cost: Callable[[Row], float]
     ) -> float:
-        """The cost of the first row that has reached something, the median over seeds; infinite where none has."""
+        """The cost of the first row that meets a condition, median over seeds; infinite if none does."""
         rows = [next((r for r in run if reached(r)), None) for run in self.runs(problem, method, batch)]
         return median(cost(r) if r else math.inf for r in rows) if rows else math.nan
 
     def points_to(self, problem: str, method: str, batch: int, gap: float) -> float:
-        """Data points read when the gap was reached."""
+        """Data points read until the gap was reached."""
         return self.first(problem, method, batch, lambda r: self.gap(r) <= gap, lambda r: float(r.data_points))
 
 
 class Axes:
-    """Curves with the axes on which methods are compared; a subclass says what a row has cost on each."""
+    """Curves with the axes on which methods are compared; a subclass defines the cost of a row on each."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.curves = Curves(rows)
         self.problems = list(dict.fromkeys(row.problem for row in self.curves.rows))
 
     def value(self, axis: str, row: Row) -> float:
-        """By the name of an axis."""
+        """The cost of a row on a named axis."""
         raise NotImplementedError
 
     def to(self, axis: str, problem: str, method: str, batch: int, gap: float) -> float:
-        """What it took to reach a gap, the median over seeds; infinite where it was not reached, NaN where it was not run."""
+        """The cost to reach a gap, median over seeds; infinite if it was not reached, NaN if it was not run."""
         return self.curves.first(
             problem, method, batch, lambda r: self.curves.gap(r) <= gap, lambda r: self.value(axis, r)
         )
 
 
 def optimum(experiment: str, problem: str) -> Job:
-    """The exact solution of a problem, and its start."""
+    """The job for the exact solution of a problem, and its start."""
     return Job(Row(experiment, problem, EXACT), optimum_rows)
 
 
@@ -101,12 +101,12 @@ def ends_of(name: str) -> tuple[float, float]:
 
 
 def thinned(rows: Sequence[Row], budget: int = 0) -> list[Row]:
-    """A run on a convex problem without most of its rows: see `thin`."""
+    """A run on a convex problem with fewer rows: see `thin`."""
     return list(thin(rows, *ends_of(rows[0].problem)))
 
 
 def thin(rows: Sequence[Row], best: float, start: float) -> Iterator[Row]:
-    """The rows that are a quarter further, the first at each gap, and the last."""
+    """The rows that are at least a quarter further, the first at each gap, and the last."""
     last, left = -math.inf, list(GAPS)
     for row in rows:
         reached = [gap for gap in left if row.loss - best <= gap * (start - best)]
@@ -117,7 +117,7 @@ def thin(rows: Sequence[Row], best: float, start: float) -> Iterator[Row]:
 
 
 def shown(number: float) -> str:
-    """A count of data points for a table."""
+    """A count of data points, formatted for a table."""
     if math.isnan(number):
         return "not run"
     return "never" if math.isinf(number) else f"{number:.2g}".replace("e+0", "e") if number >= 1e5 else f"{number:,.0f}"

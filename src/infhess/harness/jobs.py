@@ -1,4 +1,4 @@
-"""Jobs that run in several processes; the rows of a finished job are on disk, and it does not run again."""
+"""Jobs that run in several processes; the rows of a finished job are stored, and it does not run again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infhess.harness.rows import Key, Row, RowFile
 
 @dataclass(frozen=True)
 class Job:
-    """One computation: the template of its rows, and a module-level function of the template and of more arguments."""
+    """One computation: the template of its rows, and a module-level function of the template and further arguments."""
 
     template: Row
     call: Callable[..., list[Row]]
@@ -24,27 +24,27 @@ class Job:
 
     @property
     def key(self) -> Key:
-        """Among the rows."""
+        """Its key among the rows."""
         return self.template.key
 
     @property
     def title(self) -> str:
-        """For the progress line."""
+        """Its name in the progress line."""
         _, problem, method, seed, batch = self.key
         words = [problem, *([f"batch {batch}"] if batch else []), *([f"seed {seed}"] if seed else [])]
         return f"{', '.join(words)}: {method}"
 
     def run(self) -> list[Row]:
-        """Compute; a row carries the key, so that the job is found again."""
+        """Compute; rows carry the key, so that the job is recognised as done."""
         rows = self.call(self.template, *self.arguments)
         assert any(row.key == self.key for row in rows), f"{self.title}: no row has the key {self.key}"
         return rows
 
 
 def run(jobs: Iterable[Job], file: RowFile, workers: int) -> Iterator[Job]:
-    """Compute what is not in the file yet, add its rows as each job finishes, and yield the job.
+    """Compute what is not in the file yet, add the rows as each job finishes, and yield the job.
 
-    One worker runs in this process; several run in processes of their own, with one thread each.
+    A single worker runs in this process; several run in their own processes, with one thread each.
     """
     todo = [job for job in jobs if job.key not in file.done()]
     if workers <= 1 or len(todo) <= 1:
@@ -66,7 +66,7 @@ def run(jobs: Iterable[Job], file: RowFile, workers: int) -> Iterator[Job]:
 
 
 def _start() -> None:
-    """A worker has one thread, leaves Ctrl-C to its parent, and ends when its parent is gone, even if that was killed."""
+    """A worker uses one thread, leaves Ctrl-C to its parent, and ends when its parent is gone, even if that was killed."""
     import torch
 
     torch.set_num_threads(1)
@@ -82,5 +82,5 @@ def _end_with_parent() -> None:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Methods of the harness: infhess, the paper, and what users would pick instead, each with the settings that tuning tries."""
+"""Methods of the harness: infhess, the paper, and the usual alternatives, each with the settings that tuning tries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infhess.harness.training import AVERAGED, MakeOptimizer, Method, Online, Pr
 from infhess.optim import Preconditioned
 from infhess.problems.shuffled import CountedStream
 
-# A method with one setting; workers get it by name, so it is a function of a module or a `partial` of one.
+# Makes a method from its setting; pickled for workers, so it is a module-level function or a `partial` of one.
 Make = Callable[[float], Method]
 
 
@@ -31,9 +31,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A method with a setting: the values that tuning tries, none where there is nothing to set; and its default.
+    """A method with a setting: the values that tuning tries (none if there is nothing to set), and its default.
 
-    `package` has to be installed; `models` are the outcomes that tuning chooses among.
+    `package` has to be installed; `models` are the outcomes that tuning chooses from.
     """
 
     make: Make
@@ -44,22 +44,22 @@ class Baseline:
 
     @property
     def missing(self) -> bool:
-        """Whether its package is not here."""
+        """Whether its package is not installed."""
         return bool(self.package) and importlib.util.find_spec(self.package.split("=")[0].replace("-", "_")) is None
 
     def tried(self) -> list[float]:
-        """The values of its grid, and its default among them."""
+        """The values of its grid, including its default."""
         return sorted({*self.grid, *([self.default] if self.default else [])}) if self.grid else []
 
     def settings(self, tuned: Setting | None) -> dict[str, Setting]:
-        """By suffix of the method's name: as it comes, and as tuned."""
+        """Settings by suffix of the method's name: the default, and the tuned one."""
         comes = self.default is not None or not self.grid
         found = {"": Setting(self.default or 0.0, tuned.model if tuned else self.models[-1])} if comes else {}
         return found | ({", tuned": tuned} if tuned else {})
 
 
 def missing(methods: Mapping[str, Baseline]) -> dict[str, str]:
-    """Methods whose package is not installed, and its name."""
+    """Methods whose package is not installed, with the package's name."""
     return {name: baseline.package for name, baseline in methods.items() if baseline.missing}
 
 
@@ -69,7 +69,7 @@ def fixed(method: Method) -> Make:
 
 
 def by_setting(run: Callable[..., Run]) -> Make:
-    """A run whose first argument is the setting."""
+    """A method from a run whose first argument is the setting."""
     return partial(partial, run)
 
 
@@ -78,37 +78,37 @@ def _whatever(method: Method, value: float) -> Method:
 
 
 def online(value: float = 0.0) -> Method:
-    """infhess with `observe`: no learning rate, the value is ignored."""
+    """infhess with `observe`: no learning rate; the value is ignored."""
     return partial(Online, make=lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0)))
 
 
 def updated(value: float = 0.0, rank: int | None = None) -> Method:
-    """infhess with `update`: no learning rate, the value is ignored."""
+    """infhess with `update`: no learning rate; the value is ignored."""
     return partial(training.Updated, make=lambda p: Preconditioned(torch.optim.SGD(p, lr=1.0), rank=rank))
 
 
 def paper(rate: float) -> Method:
-    """Preconditioned sgd of the paper: 16 products, rank 10, β = 1, α² = Σ₁/Σ_k times the rate of sgd."""
+    """The paper's preconditioned SGD: 16 products, rank 10, β = 1, α² = Σ₁/Σ_k times the rate of SGD."""
     return partial(training.UpdatedOnce, make=lambda p: paper_optimizer(p, rate))
 
 
 def paper_optimizer(params: list[nn.Parameter], rate: float) -> Preconditioned:
-    """Around sgd."""
+    """The paper's method around SGD."""
     return Preconditioned(torch.optim.SGD(params, lr=rate), rank=10, steps=16, method="paper")
 
 
 def paper_optimizer_for_nets(params: list[nn.Parameter], rate: float) -> Preconditioned:
-    """Rank 2 per layer, around sgd."""
+    """The paper's method for nets: rank 2 per layer, around SGD."""
     return Preconditioned(torch.optim.SGD(params, lr=rate), rank=2, method="paper", blocks="layer")
 
 
 def sgd(rate: float, momentum: float = 0.0) -> Method:
-    """Plain, or with momentum."""
+    """SGD, plain or with momentum."""
     return partial(Training, make=lambda p: torch.optim.SGD(p, lr=rate, momentum=momentum))
 
 
 def adam(rate: float, run: type[Training] = Training) -> Method:
-    """With its default momentum."""
+    """Adam with its default momentum."""
     return partial(run, make=lambda p: torch.optim.Adam(p, lr=rate))
 
 
@@ -120,17 +120,17 @@ def imported(params: list[nn.Parameter], path: str, **options: float) -> torch.o
 
 
 def prodigy(scale: float) -> Method:
-    """Its d_coef is the setting."""
+    """Prodigy; the setting is its d_coef."""
     return partial(Training, make=partial(imported, path="prodigyopt.Prodigy", lr=1.0, d_coef=scale))
 
 
 def schedule_free(rate: float, base: str, run: type[Training] | None = None) -> Method:
-    """Of SGD or AdamW."""
+    """Schedule-free SGD or AdamW."""
     return partial(run or ScheduleFree, make=partial(imported, path=f"schedulefree.{base}ScheduleFree", lr=rate))
 
 
 class Cosine(Training):
-    """A learning rate that falls to zero along a cosine over the budget, which it has to know."""
+    """A learning rate that falls to zero along a cosine over the budget, which has to be known."""
 
     def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
         super().__init__(problem, stream, make)
@@ -144,7 +144,7 @@ class Cosine(Training):
 
 
 class ScheduleFree(Training):
-    """Its own average is the outcome."""
+    """Schedule-free training; the outcome is its own average."""
 
     def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
         super().__init__(problem, stream, make)

@@ -1,4 +1,4 @@
-"""The memory that a piece of code takes at its peak, counted by tensors."""
+"""The peak memory of a piece of code, counted by tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes that tensors made within hold at once, counted by storage; those that were there before do not count."""
+    """The most bytes held at once by tensors made within the context, counted by storage; earlier tensors do not count."""
 
     def __init__(self, before: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -22,7 +22,7 @@ class Peak(TorchDispatchMode):
         self.most = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Everything as it is, and counted."""
+        """Run the operation unchanged, and count."""
         out = func(*args, **(kwargs or {}))
         for t in tree_leaves(out):
             if isinstance(t, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Rows of results on disk: written as they come, never overwritten; an interrupted run continues where it stopped."""
+"""Rows of results on disk: written as they are computed, never overwritten; an interrupted run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str, str, int, int]  # experiment, problem, method, seed, batch
 
 @dataclass(frozen=True)
 class Row:
-    """One number of one curve: `method` names the curve, the counts say what it cost."""
+    """One number of one curve: `method` names the curve, the counts are the cost."""
 
     experiment: str
     problem: str
@@ -33,7 +33,7 @@ class Row:
 
     @property
     def key(self) -> Key:
-        """Of the job that computes it; a job whose rows are there does not run again."""
+        """The key of the job that computes it; a job with stored rows does not run again."""
         return self.experiment, self.problem, self.method, self.seed, self.batch_size
 
 
@@ -41,7 +41,7 @@ COLUMNS = [f.name for f in fields(Row)]
 
 
 class RowFile:
-    """`rows.csv` in a folder; rows of a finished job are added together or not at all."""
+    """`rows.csv` in a folder; rows of a finished job are added all together or not at all."""
 
     def __init__(self, folder: Path, *, fresh: bool = False, seed: int | None = None) -> None:
         self.path = folder / "rows.csv"
@@ -68,15 +68,15 @@ class RowFile:
                 yield _row(record)
 
     def done(self) -> set[Key]:
-        """The jobs whose rows are there."""
+        """The jobs with stored rows."""
         return {row.key for row in self.rows}
 
     def drop(self, stale: Callable[[Row], bool]) -> None:
-        """Forget rows; the file follows with the next job."""
+        """Drop rows; the file is rewritten with the next job."""
         self.rows = [row for row in self.rows if not stale(row)]
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add the rows of a finished job: to a temporary file, then renamed over the old one."""
+        """Add the rows of a finished job, by way of a temporary file that replaces the old one."""
         self.rows += list(rows)
         with atomic(self.path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS)
@@ -85,7 +85,7 @@ class RowFile:
 
 
 def set_aside(path: Path) -> None:
-    """Give a file that is there another name: rows.csv becomes rows.1.csv."""
+    """Rename an existing file: rows.csv becomes rows.1.csv."""
     if path.exists():
         path.rename(next(p for i in count(1) if not (p := path.with_name(f"{path.stem}.{i}{path.suffix}")).exists()))
 

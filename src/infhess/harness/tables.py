@@ -1,4 +1,4 @@
-"""Tables in Markdown, and targets: what was measured beside the goal."""
+"""Tables in Markdown, and targets: measurements next to their goals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infhess._files import atomic
 Cells = Sequence[Sequence[str]]
 
 
-# What a method is called where people read, by its name in rows; longer names first.
+# Names of methods for readers, by their names in rows; longer names first.
 SHOWN = {
     "infhess, online momentum": "infhess around momentum",
     "infhess, online Adam": "infhess around Adam",
@@ -27,27 +27,27 @@ SHOWN = {
 
 
 def plain(text: str) -> str:
-    """With names of methods that a newcomer understands."""
+    """A text with names of methods that a newcomer understands."""
     for name, shown in SHOWN.items():
         text = text.replace(name, shown)
     return text
 
 
 def markdown(rows: Cells) -> str:
-    """A table; the first row is the head."""
+    """A Markdown table; the first row is the header."""
     head, *body = ("| " + " | ".join(plain(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body, ""])
 
 
 def write(path: Path, text: str) -> Path:
-    """A text file, whole or not at all."""
+    """Write a text file atomically."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
 
 
 def written(folder: Path, **tables: Cells) -> str:
-    """Each table as NAME.md; returns all of them."""
+    """Write each table as NAME.md; return all of them."""
     texts = {name: markdown(cells) for name, cells in tables.items()}
     for name, text in texts.items():
         write(folder / f"{name}.md", text)
@@ -56,7 +56,7 @@ def written(folder: Path, **tables: Cells) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A number that was measured, and its goal."""
+    """A measured number, and its goal."""
 
     what: str
     measured: float
@@ -75,6 +75,6 @@ def at_least(what: str, measured: float, bound: float) -> Target:
 
 
 def target_cells(found: Sequence[Target]) -> Cells:
-    """For a table."""
+    """Targets as cells of a table."""
     lines = [[t.what, f"{t.measured:.3g}", t.wanted, "yes" if t.met else "no"] for t in found]
     return [["what", "measured", "target", "met"], *lines]

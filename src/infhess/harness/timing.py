@@ -20,7 +20,7 @@ def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_cou
     return clock() - start
 
 
-# Processor seconds of a call: other processes on the machine do not count.
+# CPU seconds of a call: other processes on the machine do not count.
 processor_seconds = partial(timed, clock=time.process_time)
 
 
@@ -44,7 +44,7 @@ def copied_bytes(size: int) -> int:
 
 @contextmanager
 def on_threads(threads: int) -> Iterator[None]:
-    """With so many threads within the block."""
+    """Use this many threads within the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -1,4 +1,4 @@
-"""Training runs that count what they read: a method at work on a problem, and its curve as rows."""
+"""Training runs that count what they read: a method applied to a problem, and its curve as rows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from infhess.problems.net_problems import NetProblem, rounded
 from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
 
 AVERAGED = ", averaged"
-# Curves beside that of a method. The learning rate in use: the loss is the rate, the metric the standard deviation of its
-# logarithm. At the end: accuracy in training and test, as loss and metric; and seconds by the clock on the wall, as the loss.
+# Additional curves of a method. The learning rate in use: loss is the rate, metric the standard deviation of its logarithm.
+# At the end: training and test accuracy, as loss and metric; and wall-clock seconds, as the loss.
 RATE, ACCURACY, WALL = BESIDE = (": rate", ": accuracy", ": wall seconds")
 
 
@@ -29,9 +29,9 @@ Problem = ConvexProblem | NetProblem
 
 
 class Run:
-    """A method at work on a problem: `step` reads from its stream whatever it needs.
+    """A method applied to a problem: `step` reads whatever it needs from the stream.
 
-    `models` are the outcomes by name; `products` counts products with the curvature of a batch of the stream's size.
+    `models` are the outcomes by name; `products` counts products in units of those with a batch of the stream's size.
     """
 
     def __init__(self, problem: Problem, stream: CountedStream) -> None:
@@ -40,11 +40,11 @@ class Run:
 
     @property
     def models(self) -> dict[str, nn.Module]:
-        """The outcomes as of now."""
+        """The present outcomes."""
         return {"": self.model}
 
     def step(self) -> None:
-        """Read, and move."""
+        """Read a batch, and move."""
         raise NotImplementedError
 
 
@@ -56,14 +56,14 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 class Training(Run):
     """A torch optimizer in an ordinary loop; the last iterate, and the average of iterates by torch's AveragedModel.
 
-    The average weighs recent iterates more: w̄ += 4/(t+4) (w − w̄). Problems with `averages = False` have none.
+    The average favours recent iterates: w̄ += 4/(t+4) (w − w̄). Problems with `averages = False` have none.
     """
 
     average: AveragedModel | None = None
 
     def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
         super().__init__(problem, stream)
-        self.product_points, self.reported_products = 0, 0  # the latter whatever their batches' sizes
+        self.product_points, self.reported_products = 0, 0  # the latter regardless of batch size
         if problem.averages:
             self.average = AveragedModel(self.model, avg_fn=lambda mean, new, t: mean + 4 / (t + 4) * (new - mean))
         self.optimizer = make(list(self.model.parameters()))
@@ -84,10 +84,10 @@ class Training(Run):
             self.average.update_parameters(self.model)
 
     def observe(self, batch: Data) -> None:
-        """Between backward and step."""
+        """Called between backward and step."""
 
     def count(self, report: Report | RateReport | None) -> None:
-        """Count products, in those with a batch of the stream's size."""
+        """Count products in units of those with a batch of the stream's size."""
         if report:
             self.product_points += report.product_points
             self.reported_products += report.products
@@ -95,36 +95,36 @@ class Training(Run):
 
 
 class Updated(Training):
-    """`update` at the start, and whenever it is due."""
+    """Calls `update` at the start, and whenever it is due."""
 
     optimizer: Preconditioned
     once = False
 
     def step(self) -> None:
-        """One batch, after an estimate where one is due."""
+        """One batch, after an estimate if one is due."""
         if self.due:
             self.count(self.optimizer.update(self.loss, self.stream))
         super().step()
 
     @property
     def due(self) -> bool:
-        """Whether an estimate comes first."""
+        """Whether an estimate is due."""
         return not self.products or (not self.once and self.optimizer.due)
 
 
 class UpdatedOnce(Updated):
-    """`update` at the start alone, as in the paper."""
+    """Calls `update` only at the start, as in the paper."""
 
     once = True
 
 
 class Online(Training):
-    """`observe` with each batch: curvature probes and the step length take care of themselves."""
+    """Calls `observe` with each batch: curvature probes and step length are automatic."""
 
     optimizer: Preconditioned
 
     def observe(self, batch: Data) -> None:
-        """Between backward and step."""
+        """Called between backward and step."""
         self.count(self.optimizer.observe(self.loss, batch))
 
 
@@ -133,10 +133,10 @@ def curve(
 ) -> list[Row]:
     """Rows of one run until its budget is spent: loss over all the data, metric on held-out data.
 
-    Each outcome of the method is a curve of its own; or those in `models` alone, a single one under the method's name.
+    Each outcome of the method is a curve of its own; if `models` is given, only those, a single one under the method's name.
 
-    A run whose loss is not finite, or above the problem's limit, has diverged and ends. Seconds are those of the run
-    alone, without evaluations; for nets CPU seconds, which do not depend on what else the machine does.
+    A run whose loss is not finite, or above the problem's limit, has diverged and ends. Seconds exclude evaluations; for nets
+    they are CPU seconds, which do not depend on other work on the machine.
     """
     shuffled = Shuffled(problem.data, template.batch_size, torch.Generator().manual_seed(template.seed))
     stream, limit, rows = CountedStream(shuffled, budget), problem.limit(), []
@@ -145,7 +145,7 @@ def curve(
         for run, clock in stops(problem, method, stream, (spacing or problem.spacing, longest)):
             seconds = clock.cpu if isinstance(problem, NetProblem) else clock.wall
             now = replace(template, data_points=stream.points, products=run.products, seconds=float(f"{seconds:.4g}"))
-            outcomes = run.models  # computed each time
+            outcomes = run.models  # recomputed at each access
             shown = {"": outcomes[models[0]]} if len(models) == 1 else {m: outcomes[m] for m in models or outcomes}
             found = [_evaluated(problem, model, now, name) for name, model in shown.items()]
             rows += [*found, *_learning_rate(run, now)]
@@ -158,7 +158,7 @@ def curve(
 
 @dataclass
 class Clock:
-    """Seconds spent within the block: wall-clock time and CPU time."""
+    """Seconds spent within its blocks: wall-clock time and CPU time."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -175,7 +175,7 @@ class Clock:
 def stops(
     problem: Problem, method: Method, stream: CountedStream, spacing: tuple[float, float]
 ) -> Iterator[tuple[Run, Clock]]:
-    """The run each time that enough was read since the last stop, as a factor or as a number of points, and its clock."""
+    """Yields the run and its clock each time that enough was read since the last stop, as a factor or as a number of points."""
     clock, mark, done = Clock(), 0.0, False
     with clock.running():
         run = method(problem, stream)
@@ -195,17 +195,17 @@ def _evaluated(problem: Problem, model: nn.Module, now: Row, name: str) -> Row:
 
 
 def _learning_rate(run: Run, now: Row) -> list[Row]:
-    """A row of the learning rate in use, where the method tells."""
+    """A row of the learning rate in use, if the method reports it."""
     rate, spread = getattr(run, "learning_rate", (0.0, 0.0))
     return [replace(now, method=now.method + RATE, loss=rounded(rate), metric=rounded(spread))] if rate > 0 else []
 
 
 def _at_the_end(problem: NetProblem, model: nn.Module, now: Row, clock: Clock) -> list[Row]:
-    """Accuracy, if there is one, and wall-clock seconds."""
+    """Accuracy, if the problem has one, and wall-clock seconds."""
     found = [(WALL, clock.wall, math.nan), *((ACCURACY, *both) for both in problem.accuracies(model))]
     return [replace(now, method=now.method + name, loss=rounded(x), metric=y) for name, x, y in found]
 
 
 def ends(rows: Sequence[Row], budget: int = 0) -> list[Row]:
-    """The rows at the end of a curve, one for each outcome."""
+    """The rows at the end of a curve, one per outcome."""
     return [r for r in rows if r.data_points == rows[-1].data_points and not r.method.endswith(BESIDE)]

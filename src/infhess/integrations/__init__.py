@@ -1,4 +1,4 @@
-"""Training frameworks: callbacks for Lightning, Transformers and skorch, and what Accelerate needs; imported when asked for."""
+"""Training frameworks: callbacks for Lightning, Transformers and skorch, and an adapter for Accelerate; imported on demand."""
 
 from importlib import import_module
 from typing import Any
@@ -7,7 +7,7 @@ FRAMEWORKS = ("accelerate", "lightning", "skorch", "transformers")
 
 
 def __getattr__(name: str) -> Any:
-    """A framework is imported with the module of its name: `infhess.integrations.lightning`."""
+    """Import a framework only with its module: `infhess.integrations.lightning`."""
     if name not in FRAMEWORKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(FRAMEWORKS)}")
     try:

@@ -1,4 +1,4 @@
-"""Accelerate: the optimizer's own attributes through what `prepare` gives, or the optimizer out of it."""
+"""Accelerate: access to the optimizer's own attributes through the wrapper that `prepare` returns."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["reachable", "unwrap"]
 
 
 class ReachableOptimizer(AcceleratedOptimizer):  # type: ignore[misc]
-    """Accelerate's wrapper; what it does not have itself is read from the optimizer in it, and written to it."""
+    """Accelerate's wrapper; attributes that it lacks are read from, and written to, the optimizer inside."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "optimizer":  # before there is one, as while a copy is made
+        if name == "optimizer":  # there is none yet, as during copying
             raise AttributeError(name)
         return getattr(self.optimizer, name)
 
@@ -26,10 +26,10 @@ class ReachableOptimizer(AcceleratedOptimizer):  # type: ignore[misc]
 
 
 def reachable(prepared: AcceleratedOptimizer) -> Any:
-    """The wrapper that `accelerator.prepare` gave, from now on with `watch`, `observe`, `averaged`, `rate`, `report` and so on.
+    """The wrapper from `accelerator.prepare`, now with `watch`, `observe`, `averaged`, `rate`, `report` and so on.
 
-    `opt = reachable(accelerator.prepare(infhess.RateFree(model.parameters())))`; examples/accelerate_loop.py is a whole script.
-    Accelerate's own class has none of these attributes, and is left as it is: this wrapper alone gets them.
+    `opt = reachable(accelerator.prepare(infhess.RateFree(model.parameters())))`; examples/accelerate_loop.py is a full script.
+    Accelerate's own class, which has none of these attributes, is not changed: only this wrapper gets them.
     """
     if not isinstance(prepared, AcceleratedOptimizer):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Lightning's `training_step` for itself: the loss of a batch; nothing is logged, and no metric counts it."""
+"""Lightning's `training_step` on its own: the loss of a batch, without logging and without updating metrics."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torchmetrics import Metric
 from infhess.integrations.sharpness import sharpness
 from infhess.integrations.training_run import Row, Run
 
-COUNTS = ("_update_count", "_computed", "_forward_cache")  # what torchmetrics keeps beside a metric's state
+COUNTS = ("_update_count", "_computed", "_forward_cache")  # what torchmetrics keeps besides a metric's state
 LOGS = ("log", "log_dict")
 
 
 def loss_of(trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int = 0) -> Tensor:
-    """What `training_step` gives for a batch."""
+    """The loss that `training_step` returns for a batch."""
     counted = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)  # as Lightning calls it
     with silent(module), trainer.precision_plugin.train_step_context():
         out = module.training_step(batch, batch_idx) if counted else module.training_step(batch)
@@ -30,7 +30,7 @@ def loss_of(trainer: Trainer, module: LightningModule, batch: Any, batch_idx: in
 
 @contextmanager
 def silent(module: LightningModule) -> Iterator[None]:
-    """Within: `self.log` and `self.log_dict` do nothing, and metrics are as they were afterwards."""
+    """Within the context, `self.log` and `self.log_dict` do nothing; metrics are restored afterwards."""
     metrics = [m for m in module.modules() if isinstance(m, Metric)]
     counted = [{name: deepcopy(vars(m)[name]) for name in (*m.metric_state, *COUNTS)} for m in metrics]
     kept = {name: vars(module)[name] for name in LOGS if name in vars(module)}
@@ -46,7 +46,7 @@ def silent(module: LightningModule) -> Iterator[None]:
 
 
 def run_of(trainer: Trainer, module: LightningModule, every: int, k: int, validation: bool) -> Run:
-    """A run of `fit`; sharpness is of the first validation set, or of the training set."""
+    """A run of `fit`; sharpness is measured on the first validation set, or on the training set."""
 
     def loss(batch: Any) -> Tensor:
         return loss_of(trainer, module, trainer.strategy.batch_to_device(batch))

@@ -1,4 +1,4 @@
-"""Sharpness while a net trains: the largest eigenvalues of its Hessian, on batches of its own of a data loader's data."""
+"""Sharpness while a net trains: the largest eigenvalues of its Hessian, on separate batches from a data loader's data set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sharpness(
 ) -> Row:
     """The k largest eigenvalues of the Hessian at the present weights, on fresh batches of a loader's data set.
 
-    Training is not disturbed: neither its loader, which goes on where it is, nor the random state.
+    Training is not disturbed: neither the position of its loader nor the random state changes.
     """
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         batches = shuffled(loader, batch_size, torch.Generator().manual_seed(step))
@@ -30,7 +30,7 @@ def sharpness(
 
 
 def spectrum_row(found: Spectrum) -> Row:
-    """Eigenvalues with their 95 % intervals, by name: `value/1`, `low/1`, `high/1`, `value/2`, …; and the price."""
+    """Eigenvalues with 95 % intervals, by name: `value/1`, `low/1`, `high/1`, `value/2`, …; and the cost."""
     row = {"products": float(found.products), "data_points": float(found.data_points)}
     for i, (value, low, high) in enumerate(zip(found.values.tolist(), *(x.tolist() for x in found.interval())), 1):
         row |= {f"value/{i}": value, f"low/{i}": low, f"high/{i}": high}
@@ -38,8 +38,8 @@ def spectrum_row(found: Spectrum) -> Row:
 
 
 def shuffled(loader: Any, batch_size: int, generator: torch.Generator) -> DataLoader[Any]:
-    """A loader of its own for the same data, in an order of its own."""
+    """A separate loader for the same data, with its own order."""
     data, sampler = loader.dataset, loader.sampler
-    if not isinstance(sampler, DistributedSampler):  # which has an order of its own, and a part of the data a process
+    if not isinstance(sampler, DistributedSampler):  # which has its own order, and a part of the data per process
         sampler = None if isinstance(data, IterableDataset) else RandomSampler(data, generator=generator)
     return DataLoader(data, batch_size, sampler=sampler, collate_fn=loader.collate_fn, generator=generator)

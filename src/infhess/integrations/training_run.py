@@ -1,4 +1,4 @@
-"""What callbacks do, whatever a framework calls its events: watch training passes, swap weights, give rows to loggers."""
+"""What the callbacks of all frameworks share: watch training passes, swap weights, provide rows to loggers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ours = RateFree | Preconditioned
 
 
 def unwrap(optimizer: Any) -> Any:
-    """The optimizer itself, out of Accelerate's wrapper or Lightning's: `.optimizer`, as often as there is one."""
+    """The optimizer itself, unwrapped from Accelerate's or Lightning's wrappers: follows `.optimizer`."""
     while not isinstance(optimizer, Ours) and hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
@@ -30,16 +30,16 @@ class UnfinishedError(Exception):
 
 
 class Run:
-    """A training run with these optimizers, of which others than this library's are left alone.
+    """A training run; optimizers that are not of this library are left alone.
 
     Args:
-        optimizers: those of the framework, wrapped or not, as they are when it is asked.
-        model: a model with BatchNorm needs `loss`, batch ↦ loss, which runs on the last batches again for the statistics at
-            the averaged weights.
-        loss: as said.
-        again: what a second run of a closure is within, where curvature is a difference of gradients.
-        sharpness: () ↦ row, logged `every` so many steps; 0 for never.
-        every: as said.
+        optimizers: returns the framework's present optimizers, wrapped or not.
+        model: a model with BatchNorm needs `loss`, batch ↦ loss, which runs again on the last batches for the statistics at the
+            averaged weights.
+        loss: see `model`.
+        again: context for a second run of a closure, if curvature is a difference of gradients.
+        sharpness: () ↦ row, logged every `every` steps; 0: never.
+        every: see `sharpness`.
 
     """
 
@@ -58,8 +58,8 @@ class Run:
         self._pass: ExitStack | None = None
         self._recent: deque[Any] = deque(maxlen=KEPT)
         self._logged: dict[int, Report | RateReport] = {}
-        self._step, self.micro_batches = 0, 0  # the last step, and since then
-        self.running: dict[str, Tensor] = {}  # BatchNorm's statistics of training, while others stand in the model
+        self._step, self.micro_batches = 0, 0  # the last step, and micro-batches since
+        self.running: dict[str, Tensor] = {}  # BatchNorm's training statistics, while the model holds others
 
     @property
     def ours(self) -> list[Ours]:
@@ -68,13 +68,13 @@ class Run:
 
     @property
     def averaging(self) -> list[RateFree]:
-        """Those that have averaged weights."""
+        """Those with averaged weights."""
         return [opt for opt in self.ours if isinstance(opt, RateFree)]
 
     # ---- training passes
 
     def watch(self) -> None:
-        """Forward and backward pass of a micro-batch begin."""
+        """Begin to watch the forward and backward pass of a micro-batch."""
         self.drop()
         with ExitStack() as stack:
             for opt in self.ours:
@@ -82,14 +82,14 @@ class Run:
             self._pass = stack.pop_all()
 
     def watched(self) -> None:
-        """The backward pass is done."""
+        """End the watch: the backward pass is done."""
         if self._pass is not None:
             done, self._pass = self._pass, None
             self.micro_batches += 1
             done.close()
 
     def drop(self) -> None:
-        """There was none, or an error: as if nothing had been watched."""
+        """Discard the watch: there was no backward pass, or an error."""
         if self._pass is not None:
             done, self._pass = self._pass, None
             done.__exit__(UnfinishedError, UnfinishedError(), None)
@@ -97,7 +97,7 @@ class Run:
     # ---- weights
 
     def train(self, batch: Any = None) -> None:
-        """The weights that train, for this batch."""
+        """Put in the training weights, for this batch."""
         for opt in self.averaging:
             opt.around_second_run = self._again
             opt.train()
@@ -108,14 +108,14 @@ class Run:
             self._recent.append(batch)
 
     def eval(self) -> None:
-        """The averaged weights, until training goes on."""
+        """Put in the averaged weights, until training continues."""
         self.running = self.running or running(self._model)
         for opt in self.averaging:
             opt.eval(*self._to_gather())
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """The averaged weights within; `running` has the statistics that a checkpoint needs beside them."""
+        """Within the context the model has the averaged weights; `running` has the statistics for a checkpoint."""
         before, self.running = self.running, self.running or running(self._model)
         with ExitStack() as stack:
             for opt in self.averaging:
@@ -129,7 +129,7 @@ class Run:
     # ---- logs
 
     def stepped(self, step: int) -> Row:
-        """After so many steps, what there is to log: curvature probes and sharpness, where this step is new."""
+        """What to log after this many steps: curvature probes and sharpness, if this step is new."""
         self.drop()
         if step == self._step:
             return {}
@@ -137,7 +137,7 @@ class Run:
         return self.probes() | (self._sharpness() if self._every and step % self._every == 0 else {})
 
     def probes(self) -> Row:
-        """Of curvature probes since the last call: `curvature/rate` with its interval, the price, how many notes."""
+        """Curvature probes since the last call: `curvature/rate` with its interval, the cost, and the number of notes."""
         row: Row = {}
         for i, opt in enumerate(self.ours):
             if opt.report is not None and opt.report is not self._logged.get(i):
@@ -147,7 +147,7 @@ class Run:
 
     @contextmanager
     def showing_rates(self) -> Iterator[None]:
-        """Within: `lr` of each group is the learning rate in use, for who logs it."""
+        """Within the context, `lr` of each group is the learning rate in use, for loggers."""
         given = [(group, group["lr"]) for opt in self.averaging for group in opt.param_groups]
         for opt in self.averaging:
             for group, used in zip(opt.param_groups, used_rates(opt)):
@@ -160,13 +160,13 @@ class Run:
 
 
 def used_rates(opt: RateFree) -> list[float]:
-    """The learning rate of each group: what was found, times `lr`; 0 as long as nothing was."""
+    """The learning rate of each group: the rate found, times `lr`; 0 until there is one."""
     found = opt.rate.value
     return [found * float(group["lr"]) if found > 0 else 0.0 for group in opt.param_groups]
 
 
 def prefixed(prefix: str, row: Row) -> Row:
-    """Names under a common one, as TensorBoard and W&B group them."""
+    """Add a common prefix to names, as TensorBoard and W&B group them."""
     return {f"{prefix}/{name}": value for name, value in row.items()}
 
 
@@ -177,6 +177,6 @@ def norms(model: nn.Module) -> dict[str, _BatchNorm]:
 
 
 def running(model: nn.Module) -> dict[str, Tensor]:
-    """These statistics as they stand."""
+    """Copies of their present statistics."""
     named = [(name, norm.named_buffers(recurse=False)) for name, norm in norms(model).items()]
     return {f"{name}.{key}".lstrip("."): x.clone() for name, buffers in named for key, x in buffers}

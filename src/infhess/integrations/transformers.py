@@ -1,4 +1,4 @@
-"""Transformers: forward and backward of `Trainer` watched, averaged weights in evaluation and checkpoints, rows in its logs."""
+"""Transformers: watches forward and backward of `Trainer`; averaged weights in evaluation and checkpoints, rows in its logs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ REMEDY = "pass TrainingArguments(lr_scheduler_type='constant')"
 
 
 class CurvatureCallback(TrainerCallback):
-    """Drives `RateFree` and `Preconditioned` in a `Trainer`.
+    """Runs `RateFree` and `Preconditioned` in a `Trainer`.
 
     `Trainer(…, optimizers=(infhess.RateFree(model.parameters()), None), callbacks=[CurvatureCallback()])` with
-    `TrainingArguments(lr_scheduler_type="constant")`; examples/transformers_trainer.py is a whole script. Gradient
-    accumulation, clipping, bf16, gradient checkpointing and `torch_compile` work as they do with any optimizer. What is
-    evaluated and saved are the averaged weights, and after training they stand in the model.
+    `TrainingArguments(lr_scheduler_type="constant")`; examples/transformers_trainer.py is a full script. Gradient
+    accumulation, clipping, bf16, gradient checkpointing and `torch_compile` work as with any optimizer. The averaged weights
+    are evaluated and saved, and the model holds them after training.
 
-    Logs have the learning rate in use as `learning_rate`, and with its uncertainty as `curvature/rate`. Reporters that are to
-    see it come after this callback: `report_to="none"` and `callbacks=[CurvatureCallback(), TensorBoardCallback()]`;
-    `log_history` has it always.
+    Logs have the learning rate in use as `learning_rate`, and with its uncertainty as `curvature/rate`. Reporters that should
+    see it have to come after this callback: `report_to="none"` and `callbacks=[CurvatureCallback(), TensorBoardCallback()]`;
+    `log_history` always has it.
 
     Args:
-        every: log sharpness, the `k` largest eigenvalues of the Hessian with intervals, every so many steps; 0 for never.
-        k: how many.
+        every: log sharpness, the `k` largest eigenvalues of the Hessian with intervals, every this many steps; 0: never.
+        k: how many eigenvalues.
 
     >>> import transformers
     >>> isinstance(CurvatureCallback(every=500), transformers.TrainerCallback)
@@ -41,7 +41,7 @@ class CurvatureCallback(TrainerCallback):
         self._run, self._row = Run(list), Row()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """A new run."""
+        """Start a run."""
         model, loader, size = given["model"], given["train_dataloader"], args.per_device_train_batch_size
         loss = lambda batch: model(**{name: x.to(model.device) for name, x in batch.items()}).loss  # noqa: E731
         sharp = lambda: sharpness(loss, model.parameters(), loader, size, self.k, step=state.global_step)  # noqa: E731
@@ -49,26 +49,26 @@ class CurvatureCallback(TrainerCallback):
         check(self._run, given["optimizer"], given["lr_scheduler"], state.max_steps)
 
     def on_step_begin(self, *event: Any, **given: Any) -> None:
-        """The weights that train, and the first micro-batch of a step."""
+        """Put in the training weights, and watch the first micro-batch of a step."""
         self._run.train()
         self._run.watch()
 
     def on_substep_end(self, *event: Any, **given: Any) -> None:
-        """One micro-batch is done, the next begins."""
+        """A micro-batch is complete; watch the next one."""
         self._run.watched()
         self._run.watch()
 
     def on_pre_optimizer_step(self, *event: Any, **given: Any) -> None:
-        """All gradients are there, clipped."""
+        """All gradients are complete, and clipped."""
         self._run.watched()
 
     def on_optimizer_step(self, *event: Any, **given: Any) -> None:
-        """The learning rate of this step, before the scheduler goes on."""
+        """Record the learning rate of this step, before the scheduler changes it."""
         for opt in self._run.averaging:
             self._row["learning_rate"] = used_rates(opt)[0]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Rows for the next log; the averaged weights for a checkpoint, and where training ends."""
+        """Rows for the next log; the averaged weights for a checkpoint, and at the end of training."""
         self._row |= self._run.stepped(state.global_step)
         if control.should_save or control.should_training_stop:
             self._run.eval()
@@ -76,13 +76,13 @@ class CurvatureCallback(TrainerCallback):
     on_epoch_end = on_step_end
 
     def on_train_end(self, args: Any, *event: Any, **given: Any) -> None:
-        """The averaged weights stay; where Trainer has put the best ones in, these."""
+        """Leave the averaged weights in the model, or the best ones if Trainer has loaded these."""
         self._run.drop()
         if not args.load_best_model_at_end:
             self._run.eval()
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """What is new, beside the training loss."""
+        """Add new rows to the log, next to the training loss."""
         if "loss" in given["logs"]:
             given["logs"].update(self._row)
             state.log_history[-1].update(self._row)
@@ -90,7 +90,7 @@ class CurvatureCallback(TrainerCallback):
 
 
 def check(run: Run, optimizer: Any, scheduler: Any, steps: int) -> None:
-    """Refuse other optimizers; say where a schedule ends below where it began."""
+    """Refuse other optimizers; warn if a schedule ends below its start."""
     if not run.ours:
         raise TypeError(
             f"CurvatureCallback: expected a RateFree or Preconditioned optimizer, got {type(optimizer).__name__}; "

@@ -1,4 +1,4 @@
-"""Top eigenpairs of a symmetric operator that is known by its products alone."""
+"""Top eigenpairs of a symmetric operator from its products alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MOST_ROUNDS = 300
 def block_krylov(product: Callable[[Tensor], Tensor], start: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest eigenvalues (descending) and vectors of A, by Rayleigh–Ritz on span[X, AX, A²X, …].
 
-    The block is as wide as k, so that an eigenvalue of multiplicity up to k is found whole. The space grows until the
-    residuals |A u − θ u| of the k pairs are √eps of the largest value (their values are then good to eps), or until it is
-    all of ℝᴺ. It restarts from the best 2k vectors when it holds 12k + 40, so that memory stays linear in N.
+    The block has k columns, so that an eigenvalue of multiplicity up to k is found completely. The space grows until the
+    residuals |A u − θ u| of the k pairs are √eps of the largest value (the values are then accurate to eps), or until it is
+    all of ℝᴺ. It restarts from the best 2k vectors when it reaches 12k + 40, so that memory stays linear in N.
     """
     N, most = start.shape[0], 12 * k + 40
     Q = tall_qr(start)[0]
@@ -41,7 +41,7 @@ def block_krylov(product: Callable[[Tensor], Tensor], start: Tensor, k: int) -> 
 
 
 def _orthogonal(X: Tensor, Q: Tensor) -> Tensor:
-    """X made orthogonal to Q (twice is enough) and orthonormal; what has vanished is replaced by fresh directions."""
+    """X orthogonalised against Q (twice is enough) and orthonormal; vanished columns are replaced by fresh directions."""
     X = X / torch.linalg.vector_norm(X, dim=0).clamp(min=torch.finfo(X.dtype).tiny)
     X = X - Q @ (Q.mT @ X)
     gone = torch.linalg.vector_norm(X, dim=0) < 1e3 * torch.finfo(X.dtype).eps

@@ -1,4 +1,4 @@
-"""Operators side by side on the diagonal: one matrix per layer."""
+"""Block-diagonal operators: one matrix per layer."""
 
 from __future__ import annotations
 

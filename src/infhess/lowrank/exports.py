@@ -1,4 +1,4 @@
-"""Operators in the types of other packages: curvlinops, and linear_operator, which GPyTorch is built on."""
+"""Operators as types of other packages: curvlinops, and linear_operator, which GPyTorch is built on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def curvlinops_operator(operator: Multiplies) -> Any:
 
 
 def gpytorch_operator(operator: Multiplies) -> Any:
-    """A `LinearOperator` of the package linear_operator; its products do not carry gradients to the operator."""
+    """A `LinearOperator` of the package linear_operator; gradients do not flow through it to the operator."""
     module = needed("linear_operator.operators", "to_linear_operator", "pip install linear_operator")
 
     class Exported(module.LinearOperator):  # type: ignore[name-defined, misc]

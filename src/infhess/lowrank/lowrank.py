@@ -28,16 +28,16 @@ LOST = 1e-2  # Woodbury's formula may lose two digits
 class LowRank(Operator):
     """A = D + L C Rᵀ with L (N, p), C (p, q), R (M, q) and D = d·I (a number) or diag(d) (a vector).
 
-    For a scaled identity all but the products go through an orthonormal basis Q of span[L R], where A is small:
-    A = d (I − QQᵀ) + Q (dI + QᵀLCRᵀQ) Qᵀ. It is found once, and does not lose digits as Woodbury's formula may; where that
-    does not, `solve` takes it and needs no basis.
+    For a scaled identity everything except products uses an orthonormal basis Q of span[L R], where A is small:
+    A = d (I − QQᵀ) + Q (dI + QᵀLCRᵀQ) Qᵀ. It is computed once, and does not lose digits as Woodbury's formula may. If that
+    formula is accurate, `solve` uses it and needs no basis.
 
     Args:
-        d: a float or 0-dim tensor for a scaled identity (the leading diagonal where A is rectangular), or a vector.
+        d: a float or 0-dim tensor for a scaled identity (the leading diagonal if A is rectangular), or a vector.
         left: L, a tensor or a `Tall` of blocks.
         core: C, small, kept in double precision; the identity by default.
         right: R; L by default.
-        gram: RᵀL, where it is known already.
+        gram: RᵀL, if already known.
 
     >>> import torch
     >>> A = LowRank(2.0, torch.tensor([[1.0], [0.0]]))
@@ -97,7 +97,7 @@ class LowRank(Operator):
     # ---- the inverse
 
     def _solve(self, v: Tensor, damping: float) -> Tensor:
-        """(A + damping·I)⁻¹ v: small on the basis, a division outside of it."""
+        """(A + damping·I)⁻¹ v: a small system on the basis, a division outside it."""
         if self.d.ndim:
             return self._solve_diagonal(v, damping)
         x = self._woodbury_if_stable(v, damping)
@@ -111,10 +111,10 @@ class LowRank(Operator):
         return v / d + Q @ (self._inside(damping, inside) - inside / d)
 
     def _woodbury_if_stable(self, v: Tensor, damping: float) -> Tensor | None:
-        """[v − L C (dI + RᵀLC)⁻¹ Rᵀv] / d with d + damping for d, or None where that would lose digits.
+        """[v − L C (dI + RᵀLC)⁻¹ Rᵀv] / d with d + damping for d, or None if that would lose digits.
 
-        They are lost in a small matrix that is nearly singular for the size of what it is the sum of, and in a difference
-        that is much shorter than its terms.
+        Digits are lost if the small matrix is nearly singular compared with the terms of its sums, or if a difference is much
+        shorter than its terms.
         """
         d = float(self.d) + damping
         if d == 0 or "_compressed" in self.__dict__:
@@ -131,13 +131,13 @@ class LowRank(Operator):
 
     @cached_property
     def _projected(self) -> tuple[Tensor, Tensor]:
-        """RᵀLC, and a bound on the sums that its entries are: |R| |L| |C| with lengths of columns."""
+        """RᵀLC, and a bound on the terms of its sums: |R| |L| |C| with norms of columns."""
         size = torch.outer(self.right.lengths(), self.left.lengths()) @ self.core.abs()
         gram = self.right.gram(self.left) if self.gram is None else self.gram
         return gram @ self.core, size
 
     def _outside(self, damping: float) -> float:
-        """d + damping, which A does to every vector outside of the basis."""
+        """d + damping, by which A multiplies every vector outside the basis."""
         d = float(self.d) + damping
         if abs(d) < max(torch.finfo(self.dtype).tiny, 1e-3 * torch.finfo(self.core.dtype).eps * self.core_size):
             raise SingularError(SINGULAR)
@@ -145,7 +145,7 @@ class LowRank(Operator):
 
     @cached_property
     def core_size(self) -> float:
-        """The largest entry of the small matrix: the scale that zero is to be compared with."""
+        """The largest entry of the small matrix: the scale for comparisons with zero."""
         _, small = self._compressed
         return float(small.abs().max()) if len(small) else 0.0
 
@@ -223,8 +223,8 @@ class LowRank(Operator):
     def power(self, exponent: float) -> Operator:
         """Aᵖ of a symmetric positive definite A: the square root at ½, the inverse square root at −½.
 
-        For a scaled identity any exponent, again as `LowRank`. For a general diagonal ±½ and ±1: the root of a diagonal
-        plus low rank is no longer of that form, and is applied by quadrature.
+        A scaled identity allows any exponent, and the result is a `LowRank`. A general diagonal allows ±½ and ±1: the root of a
+        diagonal plus low rank does not have that form, and is applied by quadrature.
         """
         exponent = finite_number(exponent, "exponent")
         self._square_and(1, "power")
@@ -239,7 +239,7 @@ class LowRank(Operator):
         return LowRank(d**exponent, Q.A, (w * (values**exponent - d**exponent)) @ w.mT)
 
     def _positive(self) -> tuple[Basis, Tensor, Tensor]:
-        """Q, λ, w with A = d(I − QQᵀ) + Qw diag(λ) wᵀQᵀ, where A is symmetric positive definite; or an error."""
+        """Q, λ, w with A = d(I − QQᵀ) + Qw diag(λ) wᵀQᵀ; raises if A is not symmetric positive definite."""
         Q, small = self._compressed
         if (
             len(small)
@@ -270,7 +270,7 @@ class LowRank(Operator):
         return Q, Q.coordinates(self.left) @ self.core @ Q.coordinates(self.right).mT
 
     def _with_complement(self, values: Tensor, small: list[Tensor], d: float, k: int) -> tuple[Tensor, list[Tensor]]:
-        """The k largest of `values` (vectors Q @ w for each w of small) and of d, which all outside of the basis have."""
+        """The k largest of `values` (with vectors Q @ w for w in small) and of d, the eigenvalue outside the basis."""
         Q, _ = self._compressed
         N, p = Q.shape
         every = torch.cat([values, values.new_full((min(k, N - p),), d)])

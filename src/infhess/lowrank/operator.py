@@ -1,4 +1,4 @@
-"""What every matrix of this library can do, however it is stored; and the one that is stored dense."""
+"""What every matrix of this library can do, however it is stored; and a dense matrix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infhess.lowrank.orthonormal import tall_svd
 
 
 class Eigenpairs(NamedTuple):
-    """Eigenvalues (descending), orthonormal vectors (N, k), and where known the standard deviation of each value."""
+    """Eigenvalues (descending), orthonormal vectors (N, k), and the standard deviation of each value if known."""
 
     values: Tensor
     vectors: Tensor
@@ -32,7 +32,7 @@ class SingularTriplets(NamedTuple):
 
 
 class SingularError(ValueError):
-    """A system without a unique solution; the message names the remedy.
+    """A system without a unique solution; the message names a remedy.
 
     >>> import torch, infhess
     >>> A = infhess.condition(infhess.Isotropic(), torch.eye(2)[:, :1], torch.tensor([[4.0], [0.0]])).mean
@@ -63,12 +63,12 @@ class Operator(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of vectors this operator takes and gives."""
+        """The dtype of input and output vectors."""
         return self.like.dtype
 
     @property
     def device(self) -> torch.device:
-        """The device of vectors this operator takes and gives."""
+        """The device of input and output vectors."""
         return self.like.device
 
     @abstractmethod
@@ -83,7 +83,7 @@ class Operator(ABC):
         """The transpose."""
 
     def power(self, exponent: float) -> Operator:
-        """Aᵖ of a symmetric positive definite operator, where its form allows for that."""
+        """Aᵖ of a symmetric positive definite operator, if its form allows it."""
         raise ValueError(f"power is not known for {type(self).__name__}; use .dense() and torch.linalg.eigh")
 
     @full_precision
@@ -112,11 +112,11 @@ class Operator(ABC):
         return SingularTriplets(values, U, V @ zt.mT)
 
     def _size(self, start: Tensor) -> float:
-        """A unit for A in which squares neither under- nor overflow."""
+        """A unit for A in which squares neither underflow nor overflow."""
         return float(self._product(start).abs().max()) or 1.0
 
     def _start(self, k: int) -> Tensor:
-        # Its own seed: the answer must not depend on, or move, a global random state.
+        # A seed of its own: the result must neither depend on the global random state nor change it.
         generator = torch.Generator().manual_seed(0)
         return torch.randn(self.shape[1], k, generator=generator, dtype=torch.float64).to(self.like)
 
@@ -127,7 +127,7 @@ class Operator(ABC):
 
     @full_precision
     def solve(self, v: Any, damping: float = 0.0) -> Tensor:
-        """(A + damping·I)⁻¹ v for a vector or a block; a singular or rectangular A needs damping or is an error."""
+        """(A + damping·I)⁻¹ v for a vector or a block; a singular or rectangular A without damping is an error."""
         N, M = self.shape
         if N != M:
             raise SingularError(
@@ -162,7 +162,7 @@ class Operator(ABC):
         return curvlinops_operator(self)
 
     def to_linear_operator(self) -> Any:
-        """A `linear_operator.LinearOperator`, as GPyTorch takes them (needs linear_operator)."""
+        """A `linear_operator.LinearOperator`, for GPyTorch (needs linear_operator)."""
         return gpytorch_operator(self)
 
     def _square_and(self, k: int, what: str) -> int:
@@ -172,7 +172,7 @@ class Operator(ABC):
 
 
 class Dense(Operator):
-    """A matrix that is stored whole: the posterior mean under a dense prior mean.
+    """A matrix stored in full: the posterior mean under a dense prior mean.
 
     >>> import torch
     >>> Dense(2 * torch.eye(3)).solve(torch.ones(3)).tolist()
@@ -212,15 +212,15 @@ class Dense(Operator):
 
 
 def singular(dtype: torch.dtype) -> float:
-    """The relative size of a singular value that is zero to the rounding of such data."""
+    """The relative size below which a singular value is zero to rounding in this dtype."""
     return 4 * torch.finfo(dtype).eps
 
 
 def regular_solve(A: Tensor, b: Tensor, size: Tensor, least: float) -> Tensor:
-    """A⁻¹b, or a `SingularError` where the smallest singular value of A is below `least`, of the order of rounding.
+    """A⁻¹b, or a `SingularError` if the smallest singular value of A is below `least`, of the order of rounding.
 
-    `size` is the magnitude of what was added up to A, entry by entry. Rows and columns are divided by its largest
-    entries, so that units of the unknowns do not look like singularity, and cancellation does.
+    `size` is the magnitude of the terms that were summed to A, entrywise. Rows and columns are divided by its largest
+    entries, so that the units of the unknowns do not look like singularity, but cancellation does.
     """
     if A.shape[0] == 0:
         return b

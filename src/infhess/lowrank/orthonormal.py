@@ -13,17 +13,17 @@ from infhess._checks import small_dtype
 from infhess.lowrank.pages import room
 from infhess.lowrank.tall import SLAB, Tall
 
-MILD = 1e-4  # the least ratio 1/κ² of columns that serve as they are: κ = 100 costs two digits
-LAST = 1 / 16  # a round of Cholesky-QR loses κ² of rounding: from columns with such a ratio 1/κ² it is the last one
+MILD = 1e-4  # least ratio 1/κ² of columns that are used as they are: κ = 100 costs two digits
+LAST = 1 / 16  # Cholesky-QR loses κ² of rounding: with such a ratio 1/κ² a round is the last one
 MOST_ROUNDS = 4
-FEW = 1000  # rows: Householder's QR is no slower on so few
+FEW = 1000  # rows: Householder's QR is no slower for so few
 
 
 @dataclass(frozen=True)
 class Basis:
-    """Q = A F, orthonormal (N, p), with `columns` = Q R: A is the columns themselves where they are far from dependent.
+    """Q = A F, orthonormal (N, p), with `columns` = Q R: A is the columns themselves if they are far from dependent.
 
-    Then F is small and in double precision, and Q is never formed.
+    In that case F is small, in double precision, and Q is never formed.
     """
 
     A: Tall
@@ -45,7 +45,7 @@ class Basis:
         return self.F.mT @ self.A.t(v)
 
     def coordinates(self, part: Tall) -> Tensor:
-        """Qᵀ @ part, for blocks that are among the columns: read off R."""
+        """Qᵀ @ part, for blocks that are among the columns: taken from R."""
         place = dict(zip(map(_address, self.columns.blocks), torch.split(self.R, self.columns.widths, dim=1)))
         return torch.cat([place[_address(block)] for block in part.blocks], dim=1)
 
@@ -64,11 +64,11 @@ def basis(parts: Sequence[Tall]) -> Basis:
 def tall_qr(A: Tensor) -> tuple[Tensor, Tensor]:
     """A = Q R with orthonormal Q (N, m), in the dtype of A, and upper triangular R (m, m) in double precision.
 
-    Cholesky-QR: AᵀA = RᵀR, Q = A R⁻¹, a pass over A for each of the two. It loses κ(A)² of rounding, so that it is repeated
-    on its own result until that is orthonormal to rounding (CholeskyQR2, Yamamoto et al. 2015). Columns are divided by their
-    lengths first; all of it is in double precision, slab by slab, which is exact enough for any float32 columns. A float64
-    matrix with κ > 1e7 gets a shift in the first round (shifted CholeskyQR3, Fukaya et al. 2020). Columns that depend on
-    each other, whose Gram matrix has no Cholesky factor even so, take the Householder QR, and so do few rows.
+    Cholesky-QR: AᵀA = RᵀR, Q = A R⁻¹, with one pass over A for each. It loses κ(A)² of rounding, so it is repeated on its own
+    result until that is orthonormal to rounding (CholeskyQR2, Yamamoto et al. 2015). Columns are normalised first; everything
+    is in double precision, slab by slab, which is exact enough for any float32 columns. A float64 matrix with κ > 1e7 gets a
+    shift in the first round (shifted CholeskyQR3, Fukaya et al. 2020). Linearly dependent columns, whose Gram matrix has no
+    Cholesky factor even so, use Householder QR, and so do few rows.
 
     >>> import torch
     >>> A = torch.eye(3, 2).double() + 1
@@ -81,7 +81,7 @@ def tall_qr(A: Tensor) -> tuple[Tensor, Tensor]:
     if not factors:
         Q, R = torch.linalg.qr(A)
         return Q, R.to(work)
-    Q = room(A.shape[1], A.shape[0], A).mT  # one row of memory per column, as observations are kept
+    Q = room(A.shape[1], A.shape[0], A).mT  # one row of memory per column, as for observations
     for part, X in zip(torch.split(Q, SLAB), _slabs(columns, factors, work)):
         part.copy_(X)
     return Q, _product(factors)
@@ -98,7 +98,7 @@ def tall_svd(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _triangles(A: Tall, work: torch.dtype, least: float) -> list[Tensor]:
-    """R₁, R₂, … with A R₁⁻¹R₂⁻¹… orthonormal to rounding; none where there are no such, or 1/κ(A)² is below `least`."""
+    """R₁, R₂, … with A R₁⁻¹R₂⁻¹… orthonormal to rounding; empty if there are none, or if 1/κ(A)² is below `least`."""
     if not A.shape[1]:
         return [torch.zeros(0, 0, dtype=small_dtype(A.device), device=A.device)]
     factors: list[Tensor] = []
@@ -121,7 +121,7 @@ def _triangles(A: Tall, work: torch.dtype, least: float) -> list[Tensor]:
 
 
 def _shifted(G: Tensor, mu: Tensor) -> Tensor:
-    """G, or G + sI with s above its rounding where an eigenvalue is not."""
+    """G, or G + sI with s above its rounding if an eigenvalue is not."""
     noise = 10 * len(G) * torch.finfo(G.dtype).eps * float(mu[-1])
     return G if float(mu[0]) > 10 * noise else G + noise * torch.eye(len(G)).to(G)
 
@@ -138,7 +138,7 @@ def _gram(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Tensor:
 
 
 def _slabs(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Iterator[Tensor]:
-    """Rows of A R₁⁻¹R₂⁻¹…, some at a time: they stay in cache from step to step."""
+    """Rows of A R₁⁻¹R₂⁻¹…, in slabs that stay in cache from step to step."""
     triangles = [R.to(work) for R in factors]
     for X in A.slabs():
         X = X.to(work)
@@ -148,7 +148,7 @@ def _slabs(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Iterator[Te
 
 
 def _near_one(lengths: Tensor, dtype: torch.dtype) -> bool:
-    """Whether coefficients of such columns are numbers of their dtype, also where their squares are asked for."""
+    """Whether coefficients of such columns, and their squares, are within the range of their dtype."""
     least = torch.finfo(dtype).tiny ** 0.25
     return bool(((lengths > least) & (lengths < 1 / least)).all())
 

@@ -7,13 +7,13 @@ import mmap
 import torch
 from torch import Tensor
 
-LARGE = 2**25  # bytes; smaller blocks are reused by the allocator and are in memory already
+LARGE = 2**25  # bytes; smaller blocks are reused by the allocator and already in memory
 
 
 def room(rows: int, length: int, like: Tensor) -> Tensor:
-    """An empty tensor (rows, length) in the dtype and on the device of `like`, on huge pages where Linux offers them.
+    """An empty tensor (rows, length) in the dtype and on the device of `like`, on huge pages if Linux offers them.
 
-    The first write to fresh memory is a page fault for every 4 KiB: six times the cost of a copy. A huge page is 2 MiB.
+    The first write to fresh memory causes a page fault for every 4 KiB: six times the cost of a copy. A huge page is 2 MiB.
     """
     size = rows * length * like.element_size()
     if like.device.type != "cpu" or size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
@@ -22,5 +22,5 @@ def room(rows: int, length: int, like: Tensor) -> Tensor:
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:
-        return like.new_empty(rows, length)  # a kernel without them
+        return like.new_empty(rows, length)  # no huge pages in this kernel
     return torch.frombuffer(memory, dtype=like.dtype).view(rows, length)

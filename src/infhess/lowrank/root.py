@@ -1,4 +1,4 @@
-"""The square roots of a positive definite operator that solves shifted systems, by quadrature."""
+"""Square roots of a positive definite operator by quadrature over shifted systems."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from infhess.lowrank.operator import Operator, SingularError
 class DiagonalRoot(Operator):
     """A^{±½} v of a diagonal plus low rank A with its spectrum in [low, high], from shifted solves.
 
-    A^{−½} = (1/π) ∫ e^{x/2} (A + eˣ)⁻¹ dx. The integrand is analytic in the strip |Im x| < π, so that the trapezoidal
-    rule of step h errs by e^{−2π²/h} relative; the tails are cut where they add less than rounding.
+    A^{−½} = (1/π) ∫ e^{x/2} (A + eˣ)⁻¹ dx. The integrand is analytic in the strip |Im x| < π, so the trapezoidal rule of step
+    h has a relative error of e^{−2π²/h}; the tails are cut where they add less than rounding.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class DiagonalRoot(Operator):
 
     @property
     def T(self) -> DiagonalRoot:
-        """The transpose: a symmetric root is its own."""
+        """The transpose: the root is symmetric."""
         return self
 
     def _solve(self, v: Tensor, damping: float) -> Tensor:

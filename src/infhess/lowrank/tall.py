@@ -10,8 +10,8 @@ from torch import Tensor
 from infhess._checks import column_norms, small_dtype
 from infhess.lowrank.pages import room
 
-SLAB = 16384  # rows at a time: a product of so many is exact enough in single precision, and fits into the cache
-SMALL = 2.0**-90  # sums below may be of products that single precision cannot hold
+SLAB = 16384  # rows at a time: products of this size are exact enough in single precision, and fit into the cache
+SMALL = 2.0**-90  # smaller sums may come from products that underflow in single precision
 
 
 class Tall:
@@ -63,18 +63,18 @@ class Tall:
         return torch.cat([column_norms(block).to(small) for block in self.blocks])
 
     def joined(self) -> Tensor:
-        """The blocks in one tensor (N, m): a copy where there are several."""
+        """The blocks in one tensor (N, m): a copy if there are several."""
         return self.blocks[0] if len(self.blocks) == 1 else torch.cat(self.blocks, dim=1)
 
 
 def _product(A: Tensor, v: Tensor) -> Tensor:
-    """Aᵀ @ v, the sum over slabs in double precision where v is a block."""
+    """Aᵀ @ v, summed over slabs in double precision if v is a block."""
     small = small_dtype(A.device)
     whole = len(v) // SLAB * SLAB if v.ndim == 2 else 0
     rest: Tensor = (A[whole:].mT @ v[whole:]).to(small)
     if not whole:
         return rest if _held(rest, A.dtype) else _double_product(A, v)
-    # One batched product: a loop over slabs would wake and wait for all threads at each of them.
+    # One batched product: a loop would synchronise all threads at each slab.
     slabs = (x[:whole].reshape(whole // SLAB, SLAB, x.shape[1]) for x in (A, v))
     total: Tensor = torch.bmm(next(slabs).mT, next(slabs)).to(small).sum(0) + rest
     return total if _held(total, A.dtype) else _double_product(A, v)
@@ -88,6 +88,6 @@ def _double_product(A: Tensor, v: Tensor) -> Tensor:
 
 
 def _held(X: Tensor, dtype: torch.dtype) -> bool:
-    """Whether sums of this precision are right: none has overflowed, or is so small that its terms may have vanished."""
+    """Whether sums of this precision are right: none has overflowed, or is so small that its terms may have underflowed."""
     size = X.abs()
     return dtype == X.dtype or bool(((size > SMALL) & (size < torch.inf)).all())

@@ -1,4 +1,4 @@
-"""Convex losses on finite data, in one call."""
+"""Minimize convex losses on finite data in one call."""
 
 from infhess.minimizing.minimize import minimize
 from infhess.minimizing.result import Minimum

@@ -1,4 +1,4 @@
-"""Choose a method by predicted cost: a dense Hessian, products of a pool, or L-BFGS around P; and how much sgd comes first."""
+"""Choose a method by predicted cost: a dense Hessian, products of a pool, or L-BFGS around P; and how much SGD comes first."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import math
 from dataclasses import dataclass
 
 DENSE, POOL, SECANTS, SGD = "dense Newton", "pool-Newton", "L-BFGS around P", "sgd"
-# All the data is the pool up to ALL points, and POOL_POINTS of them beyond; an eighth of a sample is held out.
+# Up to ALL points the pool is all the data, beyond that POOL_POINTS of them; an eighth of a sample is held out.
 POOL_POINTS, ALL, HELD_OUT = 8192, 16_384, 8
-# Directions of P, and pool points for each at the least: with fewer, building P costs more than it saves.
+# Directions of P, and least pool points per direction: with fewer, building P costs more than it saves.
 RANK, POINTS_A_RANK = 128, 32
-# Points that a preconditioner is built from, for each direction or slice.
+# Points that a preconditioner is built from, per direction or slice.
 POINTS_A_DIRECTION = {DENSE: 8, POOL: 16, SECANTS: 16}
-# Up to so many weights a Newton direction is affordable, and its gap is better known than that of L-BFGS: one of the first two,
-# where all the data is kept or so many points per weight: a pool of fewer says too little of directions that bend least.
+# Up to this many weights a Newton direction is affordable, and its gap is better known than that of L-BFGS: use a Newton
+# method if all the data is kept, or this many points per weight: smaller pools say too little about the flattest directions.
 LARGEST_DENSE, POINTS_A_WEIGHT = 1000, 2
-# A factored P: numbers in the gradients of slices for each number in the larger factor, and bounds on slices and factors.
+# A factored P: numbers in the gradients of slices per number in the larger factor, and bounds on slices and factors.
 NUMBERS, SLICES, LARGEST_FACTOR, SMALLEST_FACTOR = 8, (64, 1024), 4096, 4
 
-# Costs are in multiply-adds: a point takes as many as there are weights; what PyTorch and Python add to each call is CALL.
-# A column of a block costs ¾ of a product; points of a chunk are a call.
+# Costs are in multiply-adds: a point costs as many as there are weights; CALL is the overhead of PyTorch and Python per call.
+# A column of a block costs ¾ of a product; the points of a chunk are one call.
 CALL, COLUMN, CHUNK = 1e5, 0.75, 4096
-# Seen on the problems of the bench: passes of Newton's method to 1e-8, and products in each: those around Nyström's P grow with
-# the weights for each of its directions. Passes of L-BFGS around P by Nyström's approximation, and around a factored one.
+# Measured on the benchmark problems: passes of Newton's method to 1e-8, and products per pass, which for Nyström's P grow with
+# weights per direction. Then passes of L-BFGS around Nyström's P, and around a factored one.
 PASSES, PRODUCTS, PRODUCTS_A_WEIGHT = 8, {DENSE: 5, POOL: 8}, 1.3
 SECANT_PASSES, SECANT_PASSES_FACTORED = 120, 80
-# Products around Nyström's P grow with the condition number, which nobody knows before (250 a pass where it is 1e10); those
-# around a dense Hessian do not. So pool-Newton is taken only where it is predicted at half of dense Newton's cost.
+# Products around Nyström's P grow with the condition number, which is unknown in advance (250 per pass if it is 1e10); those
+# around a dense Hessian do not. So pool-Newton is chosen only if its predicted cost is half that of dense Newton.
 CAUTION = 2.0
-# ln 1e8: where a sample's Hessian contracts the gap by N/pool a pass, the passes are this over ln(pool/N). By 1/1.2 at the
-# least: a pool grows where that is slow.
+# ln 1e8: if a sample's Hessian contracts the gap by N/pool per pass, the number of passes is this over ln(pool/N). The
+# contraction is taken as at least 1/1.2: a pool grows if that is slow.
 DIGITS, LEAST = 18.4, 1.2
-# A step of sgd costs sixteen calls and eight gradients of its batch; all of them save about two passes, a few save nothing.
+# A step of SGD costs sixteen calls and eight gradients of its batch; all of them save about two passes, a few save nothing.
 SGD_BATCH, SGD_CALLS, SGD_GRADIENTS, SAVED = 64, 16, 8, 2
 SGD_STEPS = (32, 300)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A problem: its weights, points, points kept, memory, bytes per number, and the shape of weights that form a matrix.
+    """A problem: its weights, points, points kept, memory, bytes per number, and the matrix shape of the weights, if any.
 
     `pool` sets the number of points in the pool; without it the rule decides.
     """
@@ -54,13 +54,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class Plan:
-    """The chosen method, and what each method would cost, in passes over the data: a gradient of all the data is one pass.
+    """The chosen method, and the cost of each method in passes over the data: a gradient over all the data is one pass.
 
     Attributes:
         pool, held: points of the pool, and how many of them are held out for the step length.
         rank, slices: directions of P; and, if above zero, the slices whose gradients build a factored P.
         exact: whether the dense Hessian of the whole pool is computed in each pass.
-        steps: sgd steps before the first full gradient.
+        steps: SGD steps before the first full gradient.
 
     """
 
@@ -89,7 +89,7 @@ def planned(facts: Facts) -> Plan:
 
 
 def ways(facts: Facts) -> list[str]:
-    """The methods that apply."""
+    """The applicable methods."""
     small = facts.size <= LARGEST_DENSE
     newton = [DENSE, POOL] if small and 8 * facts.size**2 <= facts.memory / 8 else [POOL]
     known = facts.kept >= min(facts.points, POINTS_A_WEIGHT * facts.size)
@@ -122,11 +122,11 @@ class Prices:
     double: bool
 
     def call(self, points: int) -> float:
-        """Cost of a gradient, or of a product."""
+        """Cost of a gradient or of a product."""
         return points * self.size + CALL * -(-points // CHUNK)
 
     def block(self, columns: int, points: int) -> float:
-        """Products with several columns at once."""
+        """Cost of products with several columns at once."""
         return COLUMN * columns * points * self.size + CALL * (1 + columns / 16)
 
     def build(self, method: str) -> float:
@@ -169,7 +169,7 @@ class Prices:
         return self.passes(method) * self.a_pass(method) + self.build(method)
 
     def steps(self, method: str) -> int:
-        """Sgd steps: as many as save what they cost, and none if these are few."""
+        """Number of SGD steps: as many as save what they cost, or none if that is few."""
         least, most = SGD_STEPS
         step = SGD_CALLS * CALL + SGD_GRADIENTS * SGD_BATCH * self.size
         steps = int(min(most, SAVED * self.a_pass(method) / step))

@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients, for a direction to within a tenth; they report curvature that is not positive."""
+"""Preconditioned conjugate gradients, for an approximate direction; reports curvature that is not positive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 Apply = Callable[[Tensor], Tensor]
-# Curvature below minus this share of the largest seen is no rounding; within it, it is zero.
+# Curvature below minus this share of the largest seen is not rounding; within ± this share it counts as zero.
 NEGATIVE = 1e-5
 
 
@@ -23,10 +23,10 @@ class Solved(NamedTuple):
 
 
 def conjugate_gradients(A: Apply, b: Tensor, P2: Apply, tolerance: float, most: int) -> Solved:
-    """Until the last iterations brought less than `tolerance` of all of them (Hestenes & Stiefel 1952, Eq. 6:2).
+    """Iterate until the last iterations contributed less than `tolerance` of the total (Hestenes & Stiefel 1952, Eq. 6:2).
 
-    How much an iteration reduces the error in the norm of A is known exactly; a residual, in any norm, says little about it.
-    Where A is flat, as far as it is not.
+    The reduction of the error in the A-norm by each iteration is known exactly; a residual, in any norm, says little about it.
+    Stops early at directions along which A is flat.
     """
     x, r, z = torch.zeros_like(b), b, P2(b)
     p, rz, largest = z, float(b @ z), 0.0
@@ -54,5 +54,5 @@ def conjugate_gradients(A: Apply, b: Tensor, P2: Apply, tolerance: float, most: 
 
 
 def _left(gains: list[float]) -> float:
-    """The share of the last two iterations, or of the last quarter of many: slow convergence has more to come."""
+    """The share of the last two iterations, or of the last quarter of many, since slow convergence has more to come."""
     return sum(gains[-max(2, len(gains) // 4) :]) / sum(gains)

@@ -1,4 +1,4 @@
-"""The passes after the first: full gradient, direction, step length, as a generator of what each pass found."""
+"""The passes after the first: full gradient, direction, step length, as a generator of the results of each pass."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from infhess.minimizing.line_search import zero_of_slope
 from infhess.minimizing.newton import Model, Point, Proposal
 from infhess.minimizing.objective import Objective, Value
 
-# A step is accepted whose slope has shrunk to this, where the loss has not risen by more than so many times its rounding.
+# A step is also accepted if its slope has shrunk to this, and the loss has risen by at most this many rounding errors.
 SHRUNK, ROUNDING = 0.9, 1e3
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass over all the data: where it was, what it proposes (None: the step before was too long), and the last step."""
+    """A pass over all the data: its point, its proposal (None: the step before was too long), and the last step."""
 
     point: Point
     proposal: Proposal | None
@@ -30,7 +30,7 @@ def descend(
     objective: Objective, evaluate: Callable[[], Value], model: Model, start: Tensor,
     count: Callable[[int], None],
 ) -> Iterator[Pass]:  # fmt: skip
-    """w ← w + α·step without end; a step that raises the loss is cut, which costs one more pass."""
+    """w ← w + α·step, endlessly; a step that raises the loss is shortened, which costs one more pass."""
 
     def at(w: Tensor) -> Point:
         return Point(objective.put(w), evaluate())
@@ -53,7 +53,7 @@ def descend(
 
 
 def accepted(before: Point, after: Point, proposal: Proposal, eps: float) -> bool:
-    """By value, or by slope near the optimum, where the loss is rounding and the slope is not."""
+    """Accept by value; near the optimum, where the value is rounding, by slope."""
     rise = after.value.loss - before.value.loss
     if not rise <= ROUNDING * eps * abs(before.value.loss):
         return False
@@ -62,7 +62,7 @@ def accepted(before: Point, after: Point, proposal: Proposal, eps: float) -> boo
 
 
 def _shorter(before: Point, after: Point, proposal: Proposal) -> float:
-    """The zero of the slope between both, from a tenth to a half; a quarter where the loss is not finite."""
+    """The zero of the slope between both points, at a tenth to a half of the step; a quarter if the loss is not finite."""
     then, now = (float(p.value.gradient @ proposal.step) for p in (before, after))
     if not after.value.loss < math.inf or not now > 0:
         return 0.25
@@ -72,9 +72,9 @@ def _shorter(before: Point, after: Point, proposal: Proposal) -> float:
 def step_length(
     objective: Objective, here: Point, proposal: Proposal, held: list[Batch], count: Callable[[int], None]
 ) -> float:
-    """The zero of the slope along the step, on held-out points, which are counted; 1 where there are none.
+    """The zero of the slope along the step, on held-out points, which are counted; 1 if there are none.
 
-    Without a sample between the pool and the data Newton's own step is right, and the next pass tells where it is not.
+    If the pool is all the data, Newton's own step is right, and if not the next pass shows it.
     """
     step, start = proposal.step, float(here.value.gradient @ proposal.step)
     if not (held and start < 0):

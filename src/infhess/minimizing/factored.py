@@ -1,4 +1,4 @@
-"""P² for weights that are a matrix: the inverse of a Kronecker product, from gradients of slices of the data."""
+"""P² for weights that form a matrix: the inverse of a Kronecker product, from gradients of slices of the data."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.minimizing.pool_curvature import Inverse, PoolCurvature
 
-# Rounds of the estimate, each factor from the other; eigenvalues below this share of the largest are rounding.
+# Rounds of the estimate, alternating between the factors; eigenvalues below this share of the largest are rounding.
 ROUNDS, SMALLEST = 2, 1e-8
-# Products that the scale and the shift are fitted to, half of them along flat directions.
+# Products that scale and shift are fitted to, half of them along flat directions.
 PROBES = 4
 
 
 def matrix_of(shapes: list[torch.Size]) -> tuple[int, int] | None:
-    """The weights as one matrix, where all tensors share their first dimension: a layer's weight and bias are its columns."""
+    """The weights as one matrix, if all tensors share their first dimension: weight and bias of a layer become its columns."""
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
         return None
     rows = shapes[0][0]
@@ -33,14 +33,14 @@ class Factors(NamedTuple):
     values: Tensor
 
     def times(self, X: Tensor, scale: Tensor) -> Tensor:
-        """X in both bases, times these numbers, and back."""
+        """X in both bases, multiplied entrywise by `scale`, and transformed back."""
         return self.U @ ((self.U.mT @ X @ self.V) * scale) @ self.V.mT
 
 
 def factors_of(G: Tensor) -> Factors:
-    """Of the covariance of matrices G (S, k, d): maximum likelihood of a matrix normal (Dutilleul 1999).
+    """Factors of the covariance of matrices G (S, k, d): maximum likelihood for a matrix normal (Dutilleul 1999).
 
-    At an optimum the covariance of gradients is about that of the loss's curvature, up to a scale: the Fisher matrix.
+    At an optimum the covariance of gradients is about the curvature of the loss, up to scale: the Fisher matrix.
     """
     S, k, d = G.shape
     flat = G.permute(1, 0, 2).reshape(k, -1)
@@ -66,7 +66,7 @@ def _root(C: Tensor) -> Tensor:
 
 
 class Layout:
-    """Flat vectors as matrices of the columns of all tensors, and back."""
+    """Converts flat vectors to a matrix of the columns of all tensors, and back."""
 
     def __init__(self, shapes: list[torch.Size]) -> None:
         self._rows, self._sizes = shapes[0][0], [shape.numel() for shape in shapes]
@@ -83,7 +83,7 @@ class Layout:
 
 
 def factored_inverse(source: Hessian, batch: Batch, slices: int, curvature: PoolCurvature) -> Inverse:
-    """(a · left ⊗ right + ρ)⁻¹, a and ρ fitted to a few products; the shift is what L2 in the loss adds."""
+    """(a · left ⊗ right + ρ)⁻¹, with a and ρ fitted to a few products; the shift ρ represents L2 in the loss."""
     layout = Layout([p.shape for p in source.flat.params])
     G = layout.matrix(source.slice_gradients(batch, slices).to(curvature.wide).mT)
     factors = factors_of(G - G.mean(0))
@@ -95,7 +95,7 @@ def factored_inverse(source: Hessian, batch: Batch, slices: int, curvature: Pool
 
 
 def _fitted(factors: Factors, layout: Layout, curvature: PoolCurvature) -> tuple[float, float]:
-    """a and ρ with zᵀHz ≈ a zᵀ(left ⊗ right)z + ρ|z|², for random z and for z that favour directions of low variance."""
+    """a and ρ with zᵀHz ≈ a zᵀ(left ⊗ right)z + ρ|z|², for random z and for z weighted towards directions of low variance."""
     g = torch.Generator().manual_seed(0)
     rows, seen = [], []
     for i in range(PROBES):

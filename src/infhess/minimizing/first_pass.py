@@ -1,4 +1,4 @@
-"""The first pass: each batch goes into the reservoir, and the first batch shows whether batches can be split and joined."""
+"""The first pass: each batch goes into the reservoir, and the first one shows whether batches can be split and joined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infhess.minimizing.reservoir import Reservoir, is_sparse
 
 
 class Reading:
-    """Batches as they come, each kept before it is given on."""
+    """Iterates over batches, and adds each to the reservoir."""
 
     def __init__(self, objective: Objective, reservoir: Reservoir, batches: Iterable[Batch]) -> None:
         self.objective, self.reservoir, self.batches = objective, reservoir, batches

@@ -1,21 +1,21 @@
-"""The length of a step: the zero of the slope, as held-out points see it change."""
+"""The length of a step: the zero of the slope, estimated on held-out points."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-# The longest and the shortest step in units of the Newton step, and trials of one search.
+# The longest and the shortest step in units of the Newton step, and the number of trials per search.
 LONGEST, SHORTEST, TRIALS = 8.0, 1e-3, 8
-# A slope so many times smaller than at the start is zero.
+# A slope that is smaller than at the start by this factor counts as zero.
 FLAT = 0.1
 
 
 def zero_of_slope(slope: Callable[[float], float], start: float) -> float:
-    """α with φ'(α) ≈ 0 for a convex φ, φ'(0) = start < 0, from α = 1 on: false position with halved ends (Illinois).
+    """α with φ'(α) ≈ 0 for a convex φ with φ'(0) = start < 0, from α = 1: false position with halved ends (Illinois).
 
-    The slope is that of the whole data at 0 plus its change on held-out points, dᵀ[g(w + αd) − g(w)]: as in SVRG, the noise
-    of held-out points falls with the step.
+    The slope is that of all data at 0 plus its change on held-out points, dᵀ[g(w + αd) − g(w)]: as in SVRG, the noise of
+    held-out points shrinks with the step.
     """
     low, high, f_low, f_high = 0.0, math.inf, start, math.nan
     alpha, last = 1.0, 0
@@ -27,7 +27,7 @@ def zero_of_slope(slope: Callable[[float], float], start: float) -> float:
             beyond = alpha + f * (alpha - low) / (f_low - f) if f > f_low else math.inf
             low, f_low, f_high = alpha, f, f_high / 2 if last < 0 else f_high
             last = -1
-        else:  # infinity and NaN too: the step has left where the loss is defined
+        else:  # infinity and NaN too: the loss is not defined there
             high, f_high, f_low = alpha, f, f_low / 2 if last > 0 else f_low
             last = 1
         if low >= LONGEST or high <= SHORTEST:
@@ -44,5 +44,5 @@ def _between(low: float, high: float, f_low: float, f_high: float) -> float:
 
 
 def _polished(alpha: float, f: float, low: float, f_low: float) -> float:
-    """One more step of false position from an end that is known, which costs nothing."""
+    """One more step of false position from a known end, at no cost."""
     return alpha if f == f_low else min(max(alpha - f * (alpha - low) / (f - f_low), alpha / 2), 2 * alpha)

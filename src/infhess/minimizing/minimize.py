@@ -1,4 +1,4 @@
-"""Convex losses on finite data, minimised in one call."""
+"""Minimize convex losses on finite data in one call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from infhess.minimizing.run import Run
 from infhess.minimizing.stop_rule import Row
 
 GIB = 2.0**30
-# Passes at the most, where none are given.
+# Default for the largest number of passes.
 PASSES = 200
 
 
@@ -40,22 +40,22 @@ def minimize(
 ) -> Minimum:
     """Minimise a convex loss over finite data to a given gap; the parameters are left at the best point seen.
 
-    The data is read once, and all of it or a sample is kept. What to step with is then chosen by predicted cost, which
-    `result.notes` states: Newton directions with a dense Hessian or with products of the sample, corrected by secants, or
-    L-BFGS around a preconditioner; sgd comes first where that saves more than it costs. It ends when the gap
-    (L − L*)/(L₀ − L*) is below `gap` with 95 % confidence.
+    The data is read once, and all of it or a sample is kept. The method is then chosen by predicted cost, as `result.notes`
+    explains: Newton directions with a dense Hessian or with products of the sample, corrected by secants, or L-BFGS around a
+    preconditioner; SGD comes first if that saves more than it costs. The run ends when the gap (L − L*)/(L₀ − L*) is below
+    `gap` with 95 % confidence.
 
     Args:
-        loss: batch ↦ scalar, the mean loss of a batch; it closes over the model. L2 and weights of points belong in it.
+        loss: batch ↦ scalar, the mean loss of a batch; it closes over the model. It includes any L2 term and point weights.
         params: the parameters, float32 or float64.
-        batches: a DataLoader, or any iterable that can be iterated again. One that cannot gets one pass of sgd alone.
-        gap: the share of L₀ − L* that may be left.
-        passes: over the data at the most, the first one included; 200 by default.
-        memory: bytes for data and curvature; all the data is kept for further passes where it takes less than half of it.
+        batches: a DataLoader, or any iterable that can be iterated again. One-shot iterators get a single pass of SGD.
+        gap: the share of L₀ − L* that may remain.
+        passes: largest number of passes over the data, including the first; 200 by default.
+        memory: bytes for data and curvature; all data is kept for further passes if it takes less than half of this.
         progress: show a progress bar.
         callback: called with a row (a dict) after each pass.
-        checkpoint: a file written after each pass; if it is there, the run goes on from it.
-        generator: for the sample.
+        checkpoint: a file written after each pass; if it exists, the run continues from it.
+        generator: random numbers for the sample.
 
     >>> import torch, infhess
     >>> x = torch.randn(500, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

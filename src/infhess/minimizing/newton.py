@@ -19,15 +19,15 @@ from infhess.minimizing.pool_curvature import Inverse, PoolCurvature, dense_inve
 from infhess.minimizing.reservoir import Reservoir
 from infhess.minimizing.secants import Secant, two_loops, usable
 
-# Share of the gap that conjugate gradients may leave; iterations at the most.
+# Share of the gap that conjugate gradients may leave, and their largest number of iterations.
 TOLERANCE, MOST = 0.05, 250
-# Iterations after which P is rebuilt: few where that is cheap.
+# Iterations after which P is rebuilt: few if that is cheap.
 SLOW, SLOW_NYSTROM = 12, 30
-# Secants kept: of what a pool misses, and of everything where there is no pool.
+# Secants kept: of what a pool misses, or of everything if there is no pool.
 MISSED, ALL_SECANTS = 10, 20
-# A pool grows so many times at once.
+# A pool grows by this factor.
 GROWTH = 4
-# Held-out points, with fewer of which the step that L-BFGS proposes is better than the one they find.
+# With fewer held-out points than this, the step that L-BFGS proposes is better than the one they find.
 FEWEST = 256
 
 
@@ -40,7 +40,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Proposal:
-    """A step to try, ½ gᵀH⁻¹g as the model has it, what the solver left of it, and whether curvature was negative."""
+    """A step to try, the model's ½ gᵀH⁻¹g, what the solver left of it, and whether curvature was negative."""
 
     step: Tensor
     decrement: float
@@ -50,10 +50,10 @@ class Proposal:
 
 
 class Kept:
-    """The data that is kept, and how P is built from it.
+    """The kept data, and how P is built from it.
 
     Args:
-        graph: bytes that the graph of a point takes.
+        graph: bytes of the graph per point.
         memory: bytes for graphs.
 
     """
@@ -65,7 +65,7 @@ class Kept:
         self.most = memory / max(graph, 1.0)  # points whose graphs may be kept
 
     def curvature(self, chunks: list[Batch]) -> PoolCurvature:
-        """At the present parameters."""
+        """The curvature of these chunks at the present parameters."""
         return PoolCurvature(self.source, chunks, self.most, self.wide)
 
     def inverse(self, first: int, pool: int) -> Inverse:
@@ -87,7 +87,7 @@ def nothing_left(here: Point) -> Proposal:
 
 
 def proposed(g: Tensor, d: Tensor, found: Solved, negative: bool) -> Proposal:
-    """−d where it leads down, else −g; nothing is known of the gap where no curvature was seen at all."""
+    """−d if it is a descent direction, else −g; the gap is unknown if no curvature was seen at all."""
     slope, negative = float(g @ d), negative or found.negative
     if not slope > 0:
         return Proposal(-g, math.inf, 1.0, found.iterations, negative)
@@ -96,20 +96,20 @@ def proposed(g: Tensor, d: Tensor, found: Solved, negative: bool) -> Proposal:
 
 
 class PoolNewton:
-    """−H⁻¹g: conjugate gradients on the pool's Hessian, preconditioned, with y = H s + (Δg − Δg of the pool) put in.
+    """−H⁻¹g: preconditioned conjugate gradients on the pool's Hessian, corrected by y = H s + (Δg − Δg of the pool).
 
     Attributes:
         grown: whether the pool has grown since the last proposal.
-        points, whole: of the pool, with those held out; and whether that is all the data.
-        held: points that the step length is found on; none where the pool is all the data.
+        points, whole: points of the pool, including those held out, and whether that is all the data.
+        held: points on which the step length is found; none if the pool is all the data.
 
     """
 
     def __init__(self, kept: Kept) -> None:
         self.kept, self.plan, self.reservoir = kept, kept.plan, kept.reservoir
         self._secants: list[Secant] = []
-        self._gradient: Tensor | None = None  # of the pool, at the last point
-        self._curvature: PoolCurvature | None = None  # at the present point, where the gradient was taken with it
+        self._gradient: Tensor | None = None  # the pool's, at the last point
+        self._curvature: PoolCurvature | None = None  # at the present point, if the gradient was computed with it
         self._inverse: Inverse | None = None
         self._slow = self.grown = False
         self._take(self.plan.pool)
@@ -122,7 +122,7 @@ class PoolNewton:
         self._chunks = self.reservoir.between(self._first, points)
 
     def grow(self) -> bool:
-        """Take more of what is kept, where there is more; secants of what the smaller pool missed are gone."""
+        """Add kept points to the pool, if there are more; secants of what the smaller pool missed are dropped."""
         if self.points >= self.reservoir.kept:
             return False
         self._secants, self._gradient, self.grown = [], None, True
@@ -130,7 +130,7 @@ class PoolNewton:
         return True
 
     def evaluate(self) -> Value | None:
-        """Loss and gradient over all the data, where the pool is that: the graph then serves products as well."""
+        """Loss and gradient over all the data, if that is the pool: the graph then also serves for products."""
         kept = self.kept
         if not (self.whole and self.points <= kept.most and kept.source.kind == "exact"):
             return None
@@ -142,7 +142,7 @@ class PoolNewton:
         return Value(curvature.loss if finite else math.inf, curvature.gradient, self.points)
 
     def propose(self, here: Point) -> Proposal:
-        """At a point where the parameters are."""
+        """The step at this point, which is that of the parameters."""
         g = here.value.gradient
         if not bool(g.any()):
             return nothing_left(here)
@@ -152,7 +152,7 @@ class PoolNewton:
         return self._exact(g, curvature) if self.plan.exact else self._conjugate(g, curvature)
 
     def _exact(self, g: Tensor, curvature: PoolCurvature) -> Proposal:
-        """With the dense Hessian of this very point."""
+        """The step with the dense Hessian at the present point."""
         found = dense_inverse(curvature)
         flat = (1.0, 1) if found.flat else (0.0, 0)
         return proposed(g, found.apply(g), Solved(g, *flat, found.negative), found.negative)
@@ -174,14 +174,14 @@ class PoolNewton:
         return proposed(g, d, solved[0], P2.negative)
 
     def _complete(self, curvature: PoolCurvature) -> None:
-        """Subtract the pool's gradient here from the newest secant, which has the one of the point before added."""
+        """Subtract the pool's gradient here from the newest secant, to which that of the last point was added."""
         if self._gradient is not None and self._secants:
             s, change = self._secants[-1]
             self._secants[-1] = Secant(s, change - curvature.gradient)
 
     def learn(self, before: Point, after: Point) -> None:
-        """A secant of what the pool misses: the change of the full gradient minus that of the pool's."""
-        if self._gradient is not None:  # the pool's own at the new point comes with its curvature there
+        """Record a secant of what the pool misses: the change of the full gradient minus that of the pool's."""
+        if self._gradient is not None:  # the pool's gradient at the new point comes with its curvature
             change = after.value.gradient - before.value.gradient + self._gradient
             self._secants = [*self._secants, Secant(after.w - before.w, change)][-MISSED:]
 
@@ -196,7 +196,7 @@ class PoolNewton:
 
 
 class AroundP:
-    """L-BFGS with P², built once from a part of the pool, as its first inverse: no product in a pass."""
+    """L-BFGS with P², built once from a part of the pool, as its initial inverse: no products in a pass."""
 
     def __init__(self, kept: Kept) -> None:
         self.kept, self.plan, self.points, self.whole = kept, kept.plan, kept.plan.pool, False
@@ -206,10 +206,10 @@ class AroundP:
         self._pairs: list[tuple[Tensor, Tensor]] = []
 
     def evaluate(self) -> None:
-        """None: there is no graph that could serve products."""
+        """None: there is no graph that could serve for products."""
 
     def propose(self, here: Point) -> Proposal:
-        """At a point where the parameters are."""
+        """The step at this point, which is that of the parameters."""
         if not bool(here.value.gradient.any()):
             return nothing_left(here)
         if self._inverse is None:
@@ -223,11 +223,11 @@ class AroundP:
         return Proposal(-d, float(here.value.gradient @ d) / 2, 1.0, 0, self._inverse.negative)
 
     def grow(self) -> bool:
-        """Nothing to grow: there is no pool."""
+        """Nothing can grow: there is no pool."""
         return False
 
     def learn(self, before: Point, after: Point) -> None:
-        """A secant of the full gradient."""
+        """Record a secant of the full gradient."""
         pair = (after.w - before.w, after.value.gradient - before.value.gradient)
         self._pairs = [*self._pairs, pair][-ALL_SECANTS:]
 

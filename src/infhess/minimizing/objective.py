@@ -17,7 +17,7 @@ from infhess.curvature.untouched import untouched
 
 
 class Value(NamedTuple):
-    """L(w) and ∇L(w) over so many points."""
+    """L(w) and ∇L(w) over this many points."""
 
     loss: float
     gradient: Tensor
@@ -25,7 +25,7 @@ class Value(NamedTuple):
 
 
 class Objective:
-    """L(w) = mean of loss(batch) over data points; vectors are in double precision, whatever the parameters are in."""
+    """L(w) = mean of loss(batch) over data points; vectors are in double precision, whatever the parameters' dtype."""
 
     def __init__(self, loss: Callable[[Batch], Tensor], params: Iterable[Tensor]) -> None:
         if not callable(loss):
@@ -35,22 +35,22 @@ class Objective:
 
     @property
     def weights(self) -> Tensor:
-        """The parameters as they are, flat."""
+        """The present parameters, flat."""
         return self.flat.pack(self.flat.live).to(self.wide)
 
     @property
     def eps(self) -> float:
-        """Of the coarsest dtype among the parameters."""
+        """eps of the coarsest dtype among the parameters."""
         return max(torch.finfo(p.dtype).eps for p in self.flat.live)
 
     def put(self, w: Tensor) -> Tensor:
-        """Write w into the parameters; returns what it became in their dtype."""
+        """Write w into the parameters; return it as rounded to their dtype."""
         for p, v in zip(self.flat.live, self.flat.unpack(w.to(self.flat.dtype))):
             p.data.copy_(v)
         return self.weights
 
     def at(self, batch: Batch, seed: int) -> Value:
-        """Loss and gradient of one batch; the seed is that of its dropout."""
+        """Loss and gradient of one batch, with this seed for dropout."""
         with untouched(self.flat.live, seed):
             loss = self.loss(batch)
             if isinstance(loss, Tensor) and loss.numel() == 1 and not bool(torch.isfinite(loss.detach())):
@@ -60,7 +60,7 @@ class Objective:
         return Value(float(value.detach()), gradient.to(self.wide), size_of(batch))
 
     def over(self, batches: Iterable[Any]) -> Value:
-        """Σ points · (loss, gradient) / Σ points over several batches; infinite where the loss is not finite."""
+        """Σ points · (loss, gradient) / Σ points over several batches; infinite if the loss is not finite."""
         loss, points = 0.0, 0
         gradient = torch.zeros(self.size, dtype=self.wide, device=self.flat.device)
         for seed, batch in enumerate(batches):
@@ -72,7 +72,7 @@ class Objective:
 
 
 def additive(objective: Objective, first: Batch, second: Batch, whole: Value) -> bool:
-    """Whether the loss of two batches joined is the mean of theirs, weighed by points; if not, batches stay as they come."""
+    """Whether the loss of two joined batches is the mean of theirs, weighted by points; if not, batches are kept whole."""
     parts = objective.over([first, second])
     scale = max(abs(parts.loss), abs(whole.loss), float(torch.linalg.vector_norm(parts.gradient)))
     apart = float(torch.linalg.vector_norm(whole.gradient - parts.gradient))

@@ -1,4 +1,4 @@
-"""The Hessian of a pool of points at the present parameters, and inverses of a part of it to precondition with."""
+"""The Hessian of a pool of points at the present parameters, and inverses of a part of it as preconditioners."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.local import COLUMNS, HessianLocal, Local
 from infhess.preconditioners.build import NEGATIVE, blocked
 
-# Points times columns of a block that are multiplied in one pass: on small data PyTorch's share of a pass is most of it.
+# Points times columns of a block per pass: on small data most of a pass is PyTorch's overhead.
 AT_ONCE = 2**18
-# Pivots of a Cholesky factor, smallest over largest, above which rounding does not matter.
+# If the ratio of smallest to largest pivot of a Cholesky factor is above this, rounding does not matter.
 WELL_CONDITIONED = 1e-5
 
 Apply = Callable[[Tensor], Tensor]
@@ -26,7 +26,7 @@ class PoolCurvature:
     """Products with the mean Hessian of chunks of data at the present parameters.
 
     Args:
-        most: points whose graphs may be kept between products, or taken in several columns at once.
+        most: points whose graphs may be kept between products, or multiplied by several columns at once.
 
     """
 
@@ -50,7 +50,7 @@ class PoolCurvature:
 
     @cached_property
     def loss(self) -> float:
-        """The mean loss of the pool, where graphs of exact products are kept."""
+        """The mean loss of the pool, if graphs of exact products are kept."""
         return sum(share * local.loss for share, local in self._locals() if isinstance(local, HessianLocal))
 
     @cached_property
@@ -59,7 +59,7 @@ class PoolCurvature:
         return self._mean(lambda local: local.gradient())
 
     def _mean(self, of: Callable[[Local], Tensor]) -> Tensor:
-        """Over chunks, weighed by points."""
+        """Mean over chunks, weighted by points."""
         parts = [of(local).to(self.wide) * share for share, local in self._locals()]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
@@ -77,11 +77,11 @@ class PoolCurvature:
 
 
 def graph_bytes(source: Hessian, chunk: Batch) -> int:
-    """Memory that the graph of a chunk takes; a product with it shows that the loss can be differentiated twice."""
+    """Bytes of the graph of a chunk; also checks, by a product, that the loss can be differentiated twice."""
     seen: dict[int, int] = {}
 
     def note(t: Tensor) -> Tensor:
-        if t.layout == torch.strided:  # a sparse one is data, not of the graph
+        if t.layout == torch.strided:  # a sparse one is data, not part of the graph
             seen[t.data_ptr()] = t.numel() * t.element_size()
         return t
 
@@ -101,7 +101,7 @@ class Inverse(NamedTuple):
 
 
 def dense_inverse(curvature: PoolCurvature) -> Inverse:
-    """V diag(1/λ) Vᵀ of the dense Hessian, with eigenvalues that are rounding raised to where they are not."""
+    """V diag(1/λ) Vᵀ of the dense Hessian, with eigenvalues at the level of rounding raised above it."""
     like = curvature.source.like
     H = curvature.block(torch.eye(curvature.source.size, dtype=like.dtype, device=like.device))
     H = (H + H.mT) / 2
@@ -117,7 +117,7 @@ def dense_inverse(curvature: PoolCurvature) -> Inverse:
 
 
 def nystrom_inverse(source: Hessian, chunks: list[Batch], rank: int, wide: torch.dtype) -> Inverse:
-    """U(Σ+ρ)⁻¹Uᵀ + (I−UUᵀ)/ρ of Nyström's approximation along gradients of slices of the chunks."""
+    """U(Σ+ρ)⁻¹Uᵀ + (I−UUᵀ)/ρ from Nyström's approximation along gradients of slices of the chunks."""
     points = sum(map(size_of, chunks))
     found = blocked(source, chunks, points, min(rank, source.size, points), None, None)
     scaling = found.scaling

@@ -1,4 +1,4 @@
-"""A progress bar of the gap, on a scale of its logarithm."""
+"""A progress bar for the gap, on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from infhess.minimizing.stop_rule import Row
 
 
 class Progress:
-    """A bar of the rich package, from a gap of 1 down to the target."""
+    """A progress bar of the package rich, from a gap of 1 down to the target."""
 
     def __init__(self, target: float) -> None:
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -27,7 +27,7 @@ class Progress:
         self._bar.stop()
 
     def show(self, row: Row) -> None:
-        """After a pass."""
+        """Update the bar after a pass."""
         gap = row["gap_upper"]
         done = -math.log10(min(1.0, max(gap, self._target))) if gap == gap else 0.0
         words = f"gap {row['gap']:.1e}, below {gap:.1e}" if gap == gap else row["phase"]

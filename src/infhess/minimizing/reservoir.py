@@ -1,4 +1,4 @@
-"""A random sample of the data, kept from one pass: the points with the smallest of independent random keys."""
+"""A random sample of the data from one pass: the points with the smallest of independent random keys."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from infhess.curvature.batches import Batch, joined, mapped, size_of, tensors
 
-# Points of a chunk: batches are joined to so many, so that Python's share of a pass is small.
+# Points of a chunk: batches are joined to this size, so that Python's overhead in a pass is small.
 CHUNK = 4096
-# Points of a sample, however little memory there is: one point tells nothing of curvature.
+# Least points of a sample, however little memory there is: one point says nothing about curvature.
 LEAST = 32
 
 
@@ -21,9 +21,9 @@ class Reservoir:
     It keeps everything until that takes more than `memory` bytes, and then a sample of `capacity` points.
 
     Attributes:
-        points, kept: data points seen, and those of them that are kept.
-        whole: whether all of them are kept.
-        cut: whether batches may be cut and joined; else they are kept or not as they come.
+        points, kept: data points seen, and how many of them are kept.
+        whole: whether all points are kept.
+        cut: whether batches may be split and joined; otherwise they are kept or dropped whole.
 
     """
 
@@ -34,13 +34,13 @@ class Reservoir:
         self._parts: list[tuple[Tensor, Batch]] = []  # keys and points
 
     def add(self, batch: Batch) -> None:
-        """Add one more batch."""
+        """Add a batch."""
         n = size_of(batch)
         keys = torch.rand(n if self.cut else 1, generator=self._generator, dtype=torch.float64).expand(n)
         self._parts.append((keys, batch))
         self.points, self.kept, self.bytes = self.points + n, self.kept + n, self.bytes + bytes_of(batch)
         if self.whole and self.bytes > self.memory:
-            # A sample is not to take more than all of the data might.
+            # A sample must not take more memory than all of the data may.
             self.capacity = max(LEAST, min(self.capacity, int(self.points * self.memory / self.bytes / 2)))
             self.whole = False
         if not self.whole and self.kept > 2 * self.capacity:
@@ -53,19 +53,19 @@ class Reservoir:
         self.kept = sum(len(keys) for keys, _ in self._parts)
 
     def _key(self, rank: int) -> float:
-        """The key of that rank, counted from 1; above all keys if there are fewer."""
+        """The key of this rank, counted from 1; above all keys if there are fewer."""
         keys = torch.cat([keys for keys, _ in self._parts])
         return 1.0 if rank >= len(keys) else float(keys.kthvalue(rank).values) if rank else -1.0
 
     def between(self, first: int, last: int) -> list[Batch]:
-        """Points whose keys have ranks from first (exclusive) to last, in chunks: independent samples for apart ranges."""
+        """Points whose keys have ranks from first (exclusive) to last, in chunks: disjoint ranges are independent samples."""
         low, high = self._key(first), self._key(last)
         parts = [(_within(keys, low, high), batch) for keys, batch in self._parts]
         chosen = [_picked(batch, mask, self.cut) for mask, batch in parts if bool(mask.any())]
         return list(in_chunks(chosen, self.cut))
 
     def shuffled(self, first: int, last: int) -> list[Batch]:
-        """The same points in a random order: one batch, or batches as they came where these are not cut."""
+        """The same points in random order: one batch, or whole batches if these may not be split."""
         low, high = self._key(first), self._key(last)
         parts = sorted(self._parts, key=lambda part: 0.0 if self.cut else float(part[0][0]))
         masks = [(_within(keys, low, high), keys, batch) for keys, batch in parts]
@@ -75,7 +75,7 @@ class Reservoir:
         return [_indexed(joined(chosen), torch.cat([keys[mask] for mask, keys, _ in masks]).argsort())]
 
     def settle(self) -> None:
-        """Once a pass is over: what is kept, in chunks."""
+        """Join what is kept into chunks, once the pass is over."""
         if not self.whole:
             self._prune()
         if self.cut:
@@ -94,11 +94,11 @@ class Reservoir:
 
     @property
     def bytes_kept(self) -> int:
-        """The memory they take."""
+        """Memory of the kept points."""
         return sum(bytes_of(batch) for _, batch in self._parts)
 
     def chunks(self) -> Iterator[Batch]:
-        """All that is kept."""
+        """All kept points, in chunks."""
         return in_chunks([batch for _, batch in self._parts], self.cut)
 
 
@@ -107,14 +107,14 @@ def _within(keys: Tensor, low: float, high: float) -> Tensor:
 
 
 def _picked(batch: Batch, mask: Tensor, cut: bool) -> Batch:
-    """The points of a batch where the mask is true; all of them where it is not cut."""
+    """The points of a batch where the mask is true; all of them if it may not be split."""
     if not cut or bool(mask.all()):
         return batch
     return _indexed(batch, mask.nonzero()[:, 0])
 
 
 def _indexed(batch: Batch, index: Tensor) -> Batch:
-    """The points with these numbers."""
+    """The points with these indices."""
     n = size_of(batch)
 
     def pick(leaf: object) -> object:
@@ -127,7 +127,7 @@ def _indexed(batch: Batch, index: Tensor) -> Batch:
 
 
 def in_chunks(batches: Iterable[Batch], cut: bool) -> Iterator[Batch]:
-    """The same points, batches joined to CHUNK points or more."""
+    """The same points, with batches joined to at least CHUNK points."""
     waiting: list[Batch] = []
     points = 0
     for batch in batches:
@@ -144,7 +144,7 @@ def in_chunks(batches: Iterable[Batch], cut: bool) -> Iterator[Batch]:
 
 
 def bytes_of(batch: Batch) -> int:
-    """Memory that the tensors of a batch take; of sparse ones, their values and indices."""
+    """Bytes of the tensors of a batch; for sparse ones, of their values and indices."""
     return sum(_bytes(t) for t in tensors(batch))
 
 
@@ -155,5 +155,5 @@ def _bytes(t: Tensor) -> int:
 
 
 def is_sparse(batch: Batch) -> bool:
-    """Whether a batch holds sparse tensors, whose rows torch does not slice."""
+    """Whether a batch holds sparse tensors, whose rows torch cannot slice."""
     return any(t.layout != torch.strided for t in tensors(batch))

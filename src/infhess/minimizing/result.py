@@ -1,4 +1,4 @@
-"""What `minimize` returns: the gap with its bound, what it cost, and one row per pass."""
+"""The result of `minimize`: the gap with its bound, the cost, and one row per pass."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from infhess.minimizing.stop_rule import Gap, Row
 
 @dataclass(frozen=True, repr=False)
 class Minimum:
-    """The outcome of `minimize`; the parameters are at the best point that was seen.
+    """The result of `minimize`; the parameters are at the best point seen.
 
     Attributes:
-        gap: estimate of (L − L*)/(L₀ − L*), the share that is left of what there was to gain; NaN after sgd alone.
-        loss: the loss over all the data; over the pool after sgd alone.
-        data_points: data points read by gradients, counted each time.
-        passes: passes over the data; a first one of sgd is included.
+        gap: estimate of (L − L*)/(L₀ − L*), the share of the possible gain that is left; NaN after SGD alone.
+        loss: the loss over all the data; over the pool after SGD alone.
+        data_points: data points in gradients, counted each time.
+        passes: passes over the data, including a first one of SGD.
         products: Hessian-vector products, and gradients of pool and held-out points, which cost as much.
-        product_points: the data points in them, counted each time.
+        product_points: the data points in these, counted each time.
         seconds: from call to return.
-        history: a row for each pass, a dict.
+        history: a row, a dict, for each pass.
         stopped: "gap", "passes", "precision", "not convex: …" or "interrupted".
         method: "dense Newton", "pool-Newton", "L-BFGS around P" or "sgd".
         notes: the method and why it was chosen, and anything unusual.
@@ -54,11 +54,11 @@ class Minimum:
         return f"Minimum(gap {self.gap:.2g}, loss {self.loss:.6g}; {cost}; stopped: {self.stopped})"
 
     def gap_upper(self, level: float = 0.95) -> float:
-        """A bound that the gap is below with this probability."""
+        """An upper bound on the gap that holds with this probability."""
         return Gap(self.gap, self.spread).upper(level)
 
     def plot(self, ax: Any = None) -> Any:
-        """The gap against passes, with its bound at 95 %; returns the axes."""
+        """Plot the gap against passes, with its 95 % bound; returns the axes."""
         try:
             import matplotlib.pyplot as plt
         except ImportError as error:
@@ -68,7 +68,7 @@ class Minimum:
 
 
 def drawn(ax: Any, history: list[Row]) -> Any:
-    """Rows with a gap, on axes; a first pass of sgd is shaded."""
+    """Draw rows with a gap on the axes; a first pass of SGD is shaded."""
     rows = [r for r in history if r["gap"] == r["gap"] and not r["cut"]]
     x, gaps, uppers = ([r[name] for r in rows] for name in ("pass", "gap", "gap_upper"))
     ax.fill_between(x, gaps, uppers, alpha=0.25, linewidth=0, label="up to its bound, 95 %")

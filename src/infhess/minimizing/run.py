@@ -1,4 +1,4 @@
-"""One run of `minimize`: the first pass, the passes after it, what they cost and why they end."""
+"""One run of `minimize`: the first pass, the later passes, their cost and why they end."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ from infhess.minimizing.stop_rule import (
 from infhess.minimizing.warm_up import WarmUp, gradients_kept
 
 UNKNOWN = Gap(math.nan, math.nan)
-# Points of a sample at the most, where not all the data is kept.
+# Largest number of points in a sample, if not all the data is kept.
 SAMPLE = 65_536
 
 
 class Run:
-    """The state of a run; `passes` makes it, row by row."""
+    """The state of a run; iterate over `passes` to run it, row by row."""
 
     def __init__(
         self, loss: Callable[[Batch], Tensor], params: Iterable[Tensor], batches: Iterable[Batch],
         target: float, most: int, memory: float, generator: torch.Generator | None, started: float,
     ) -> None:  # fmt: skip
-        Stream(batches)  # checks
+        Stream(batches)  # checks the iterable
         self.objective = Objective(loss, params)
         self.batches, self.target, self.most, self.memory, self.started = batches, target, most, memory, started
         self.one_shot = isinstance(batches, Iterator)
-        self.pool: int | None = None  # points of it; None: by the rule
+        self.pool: int | None = None  # points of the pool; None: by the rule
         self.source = Hessian(loss, self.objective.flat.params, batches)
         self.reservoir = Reservoir(memory / 2, SAMPLE, generator or torch.Generator().manual_seed(0))
         self.best = self.objective.weights
         self.loss, self.start_loss, self.gap = math.nan, math.nan, UNKNOWN
         self.data_points, self.stopped, self.method = 0, "passes", SGD
         self.history: list[Row] = []
-        self._unused = 0  # points that were read, and whose gradient was not taken yet
-        self._last = (math.nan, math.nan)  # Newton's estimate of the gap at the last point, and the loss there
+        self._unused = 0  # points counted when they were read, but not yet in a gradient
+        self._last = (math.nan, math.nan)  # estimate of the gap at the last point, and the loss there
         self.notes = loader_notes(batches)
 
     # ---- the first pass
 
     def passes(self) -> Iterator[Row]:
-        """Rows, one for each pass."""
+        """Run, and yield a row for each pass."""
         if self._is_over():
             return
         if self.one_shot:
@@ -88,7 +88,7 @@ class Run:
             yield from self._newton_passes(plan)
 
     def _streamed(self) -> Row:
-        """Sgd on batches that can be read only once."""
+        """SGD on batches that can only be read once."""
         with self._sgd() as warm_up:
             self._read(lambda batch: warm_up.step(batch, self.reservoir.cut))
         self.notes.append(
@@ -97,7 +97,7 @@ class Run:
         return self._row("sgd")
 
     def _sgd_phase(self, steps: int) -> Row:
-        """Sgd on a random part of what was read."""
+        """SGD on a random part of what was read."""
         cut, points = self.reservoir.cut, min(steps * SGD_BATCH, self.reservoir.kept)
         batches = self.reservoir.shuffled(0, points)
         with self._sgd() as warm_up:
@@ -107,7 +107,7 @@ class Run:
 
     @contextmanager
     def _sgd(self) -> Iterator[WarmUp]:
-        """After it, and after Ctrl-C, the best point is the start or the mean of iterates, whichever the pool prefers."""
+        """Afterwards, or after Ctrl-C, the best point is the start or the mean of iterates, whichever fits the pool better."""
         start, warm_up = self.best, WarmUp(self.objective)
         try:
             with gradients_kept(self.objective.flat):
@@ -137,7 +137,7 @@ class Run:
             self.notes += self.reservoir.notes
 
     def _planned(self) -> Plan:
-        """The plan; sgd if there is one pass only, and no sgd if the run resumes from a checkpoint."""
+        """The plan; SGD if there is only one pass, and no SGD if the run resumes from a checkpoint."""
         flat, reservoir = self.objective.flat, self.reservoir
         matrix = (
             matrix_of([p.shape for p in flat.params]) if reservoir.cut and len(flat.live) == len(flat.params) else None
@@ -149,7 +149,7 @@ class Run:
         return replace(plan, steps=SGD_STEPS[1]) if self.most == 1 else plan
 
     def _over(self, batches: list[Batch], w: Tensor) -> Value:
-        """At w, on points that were read already: counted as a product."""
+        """Loss and gradient at w on points that were already read: counted as a product."""
         self.objective.put(w)
         value = self.objective.over(batches)
         self._count(value.points)
@@ -179,24 +179,24 @@ class Run:
                 )
 
     def _graph(self) -> float:
-        """Bytes of the graph of a point; where the loss cannot be differentiated twice, products are differences."""
+        """Bytes of the graph per point; if the loss cannot be differentiated twice, products become differences."""
         chunk = self.reservoir.between(0, 256)[0]
         try:
             return graph_bytes(self.source, chunk) / self.source.points_of(chunk)
         except DoubleBackwardError as error:
             self.source.kind = "difference"
             self.notes.append(f"products are differences of gradients: {error}")
-        except ValueError:  # a loss that is not finite: the first full pass says so
+        except ValueError:  # a loss that is not finite: the first full pass reports it
             pass
         return 0.0
 
     @property
     def made(self) -> int:
-        """Passes made."""
+        """Number of passes made."""
         return len(self.history)
 
     def _full(self, model: Model) -> Value:
-        """Loss and gradient over all the data: a pass, and the first one where no gradient was taken while it was read."""
+        """Loss and gradient over all the data; points that were counted when they were read are not counted again."""
         whole, value = self.reservoir.whole, model.evaluate()
         if value is None:
             batches = self.reservoir.chunks() if whole else in_chunks(self.batches, self.reservoir.cut)
@@ -206,14 +206,14 @@ class Run:
         return value
 
     def _noted(self, found: Pass, model: Model) -> Row:
-        """A row for the pass; its point is the best one if it is."""
+        """A row for the pass; remembers its point if it is the best."""
         loss, proposal = found.point.value.loss, found.proposal
         if proposal is None:
             return self._row("newton", step=found.alpha, pool=model.points, cut=True)
         if math.isnan(self.start_loss):
             self.start_loss = loss
         elif not any(r["phase"] == "newton" for r in self.history):
-            self.start_loss += loss - self.loss  # the pool's, with its error where we are now taken off
+            self.start_loss += loss - self.loss  # the pool's loss, corrected by its error at the present point
         value = relative(self._left(proposal.decrement * (1 + proposal.left), loss), loss, self.start_loss)
         gap = Gap(value, spread(self.method, model.whole, proposal.left, value))
         if not self.gap.value <= value or loss < self.loss - 8 * self.objective.eps * abs(loss):
@@ -221,12 +221,12 @@ class Run:
         return self._row("newton", gap, loss, found.alpha, proposal.iterations, model.points)
 
     def _left(self, decrement: float, loss: float) -> float:
-        """L − L* by Newton's estimate, or by how the last pass went where that is more, and more than rounding."""
+        """L − L* by Newton's estimate, or by the progress of the last pass if that is more, and more than rounding."""
         (before, loss_before), self._last = self._last, (decrement, loss)
         decrease = loss_before - loss
         if not decrease > NEAR * self.objective.eps * abs(loss):
             return decrement
-        if self.method == SECANTS:  # they know little of directions that no step has led along yet
+        if self.method == SECANTS:  # secants know little about directions without a step so far
             decrement = max(decrement, still_to_come([*(r["loss"] for r in made(self.history)), loss]))
         return max(decrement, extrapolated(decrease, before, decrement))
 
@@ -240,10 +240,10 @@ class Run:
 
     @property
     def _rounding(self) -> float:
-        """The gap at which the loss, as the parameters' dtype has it, does not tell any more."""
+        """The gap below which the loss, in the parameters' dtype, is rounding."""
         return NEAR * self.objective.eps * abs(self.loss) / max(self.start_loss - self.loss, 1e-300)
 
-    # ---- what it gives
+    # ---- results
 
     def _row(
         self, phase: str, gap: Gap = UNKNOWN, loss: float | None = None, step: float = math.nan, iterations: int = 0,
@@ -259,7 +259,7 @@ class Run:
         return row
 
     def save(self, path: Path) -> None:
-        """What it takes to go on; the data is read again."""
+        """Write what is needed to resume; the data is read again."""
         header = {
             "loss": self.loss, "start_loss": self.start_loss, "gap": list(self.gap), "data_points": self.data_points,
             "products": self.source.products, "product_points": self.source.product_points, "method": self.method,
@@ -281,7 +281,7 @@ class Run:
         self.objective.put(self.best)
 
     def result(self) -> Minimum:
-        """The result as of now."""
+        """The result so far."""
         return Minimum(
             self.gap.value, self.gap.spread, self.loss, self.data_points, self.made, self.source.products,
             self.source.product_points, time.perf_counter() - self.started, self.history, self.stopped, self.method,
@@ -290,7 +290,7 @@ class Run:
 
 
 def told(plan: Plan, reservoir: Reservoir) -> list[str]:
-    """The choice that was made, and what is kept."""
+    """Notes on the chosen method and on what is kept."""
     costs = ", ".join(f"{name} {cost:.0f}" for name, cost in plan.costs.items())
     kept = "all the data" if reservoir.whole else f"a sample of {reservoir.kept:,} points"
     return [

@@ -1,4 +1,4 @@
-"""A run on disk, in the safetensors format: the best weights, and rows and notes as JSON. Nothing in it is ever executed."""
+"""A run on disk, in the safetensors format: the best weights, with rows and notes as JSON. Nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DAMAGED = "expected a checkpoint that minimize wrote; it is damaged or of anothe
 
 
 def write_run(path: Path, best: Tensor, header: dict[str, Any]) -> None:
-    """The file appears whole or not at all."""
+    """Write the file atomically."""
     with atomic(path) as temporary:
         save_file({"best": best.cpu()}, temporary, {"format": FORMAT, "run": json.dumps(header)})
 
 
 def read_run(path: Path, like: Tensor) -> tuple[Tensor, dict[str, Any]]:
-    """The best weights, as many as `like` has, and the header."""
+    """The best weights, with the size of `like`, and the header."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

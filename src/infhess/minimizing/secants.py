@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class Secant(NamedTuple):
-    """A step s, and what it changed: the full gradient, less the pool's own change where there is a pool."""
+    """A step s, and the change of the full gradient along it, minus the pool's own change if there is a pool."""
 
     s: Tensor
     change: Tensor
 
 
 def two_loops(pairs: Sequence[tuple[Tensor, Tensor]], g: Tensor, inverse: Callable[[Tensor], Tensor]) -> Tensor:
-    """H g, H the inverse with all y = B s (oldest first) put in (Nocedal & Wright, Algorithm 7.4); pairs have sᵀy > 0."""
+    """H g, with H the inverse updated by all y = B s, oldest first (Nocedal & Wright, Algorithm 7.4); pairs have sᵀy > 0."""
     q, coefficients = g, []
     for s, y in reversed(pairs):
         a = float(s @ q) / float(s @ y)
@@ -29,5 +29,5 @@ def two_loops(pairs: Sequence[tuple[Tensor, Tensor]], g: Tensor, inverse: Callab
 
 
 def usable(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Those that curve upwards beyond rounding."""
+    """The pairs with positive curvature beyond rounding."""
     return [(s, y) for s, y in pairs if float(s @ y) > 1e-10 * float(s.norm()) * float(y.norm())]

@@ -12,20 +12,20 @@ from infhess._checks import finite_number
 from infhess.minimizing.choice import SECANTS
 
 Row = dict[str, Any]
-# Of contraction, beyond which nothing can be extrapolated.
+# Contraction factor above which nothing can be extrapolated.
 SLOWEST = 0.95
-# The level at which a run stops by itself.
+# The confidence level at which a run stops by itself.
 LEVEL = 0.95
-# Passes without half the gap of the best before, after which there is nothing more to gain: near rounding, and elsewhere.
+# Passes that fail to halve the best gap before them, after which a run is idle: near rounding, and elsewhere.
 IDLE, LATE = 4, 20
-# Cuts of one step, after which it leads nowhere.
+# After this many cuts a step leads nowhere.
 CUTS = 8
-# Passes over which the fall of the loss is compared with that over as many before them.
+# Passes over which the fall of the loss is compared with that over as many before.
 WINDOW = 10
-# Rounding of the loss times this is where its gap may be rounding as well.
+# Below this many times the rounding of the loss, the gap may be rounding too.
 NEAR = 1e3
-# Of the gap of the pass before, in two passes in a row: contraction is slow. Gaps above FAR do not count: there it is the loss,
-# far from a quadratic, that slows Newton's method, and not the sample.
+# Contraction is slow if two passes in a row leave more than this share of the gap. Gaps above FAR do not count: there
+# Newton's method is slow because the loss is far from a quadratic, not because of the sample.
 SLOW, FAR = 0.3, 0.1
 
 
@@ -36,7 +36,7 @@ class Gap(NamedTuple):
     spread: float
 
     def upper(self, level: float) -> float:
-        """At least the gap with this probability, as calibrated by tests/minimizing/test_calibration.py."""
+        """An upper bound on the gap with this probability, calibrated in tests/minimizing/test_calibration.py."""
         level = finite_number(level, "level", least=0.0, strict=True)
         if not level < 1:
             raise ValueError(f"level: expected a probability between 0 and 1, got {level:g}")
@@ -45,17 +45,17 @@ class Gap(NamedTuple):
 
 
 def relative(decrement: float, loss: float, start: float) -> float:
-    """δ / (L₀ − L + δ): the share that is left of what there was to gain; 1 where nothing was gained yet."""
+    """δ / (L₀ − L + δ): the share of the possible gain that is left; 1 if nothing was gained yet."""
     if decrement == 0:
         return 0.0
     return min(1.0, decrement / max(start - loss + decrement, decrement)) if 0 < decrement < math.inf else 1.0
 
 
 def extrapolated(decrease: float, before: float, now: float) -> float:
-    """What is still to come if the loss goes on falling as it did: decrease · c/(1 − c), c = δ̂/δ̂ of the pass before.
+    """The remaining decrease if the loss continues to fall as it did: decrease · c/(1 − c), c = δ̂/δ̂ of the pass before.
 
-    Newton's own estimate δ̂ is of a quadratic. Where the loss is none, far out or in the tail of a loss that has no minimum,
-    δ̂ is too small and shrinks slowly, and this is what tells. Zero where c is no contraction.
+    Newton's own estimate δ̂ assumes a quadratic. Otherwise, far from the optimum or in the tail of a loss without a minimum,
+    δ̂ is too small and shrinks slowly, and this estimate is larger. Zero if c is not a contraction.
     """
     c = now / before if before > 0 else math.inf
     return max(decrease, 0.0) * c / (1 - c) if c < SLOWEST else 0.0
@@ -71,21 +71,21 @@ def still_to_come(losses: Sequence[float]) -> float:
 
 
 def made(rows: Sequence[Row]) -> list[Row]:
-    """Passes whose step was accepted."""
+    """Rows of passes whose step was accepted."""
     return [r for r in rows if r["phase"] == "newton" and not r["cut"]]
 
 
 def spread(method: str, whole: bool, left: float, gap: float) -> float:
-    """Of log δ̂ around log δ: of the sample, of what the solver left, and of the way that the loss is no quadratic."""
+    """The spread of log δ̂ around log δ: due to the sample, to what the solver left, and to the loss not being quadratic."""
     sample = 1.2 if method == SECANTS else 0.1 if whole else 0.65
     return math.sqrt(sample**2 + min(left, 1.0) + (0.6 if gap > 1e-2 else 0.0) ** 2)
 
 
 def idle(rows: Sequence[Row], rounding: float) -> bool:
-    """Whether the last passes have not halved the best gap before them, or a step was cut again and again.
+    """Whether the last passes did not halve the best gap before them, or a step was cut repeatedly.
 
-    Gaps near `rounding` are given up soon, larger ones late, and only where the loss has not fallen by more than that: secants
-    alone may take many passes for a half.
+    Near `rounding` a run gives up soon; at larger gaps late, and only if the loss has not fallen by more than `rounding`:
+    with secants alone it may take many passes to halve the gap.
     """
     steps = made(rows)
     gaps = [r["gap"] for r in steps]
@@ -99,7 +99,7 @@ def idle(rows: Sequence[Row], rounding: float) -> bool:
 
 
 def slow(rows: Sequence[Row]) -> bool:
-    """Whether two passes in a row, with the same pool, have left more than a third of the gap each."""
+    """Whether each of the last two passes, with the same pool, has left more than SLOW of the gap."""
     last = made(rows)[-3:]
     if len(last) < 3 or len({r["pool"] for r in last}) > 1 or last[0]["gap"] > FAR:
         return False

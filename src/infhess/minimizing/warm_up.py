@@ -1,4 +1,4 @@
-"""Self-driving sgd, before the first full gradient."""
+"""SGD with an automatic learning rate, before the first full gradient."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from infhess.optim import Preconditioned
 
 
 class WarmUp:
-    """Sgd with `observe`, and the mean of its iterates with the weight 4/(t+4) of the newest.
+    """SGD with `observe`, and the mean of its iterates, with weight 4/(t+4) for the newest.
 
     Attributes:
         average: the mean of iterates, flat.
-        products, product_points: Hessian-vector products taken, and the points in them.
-        notes: what was seen on the way.
+        products, product_points: Hessian-vector products computed, and the points in them.
+        notes: what happened on the way.
 
     """
 
@@ -32,7 +32,7 @@ class WarmUp:
         self._optimizer = Preconditioned(torch.optim.SGD(objective.flat.live, lr=1.0))
 
     def step(self, batch: Batch, cut: bool) -> None:
-        """One step, or several on parts of a large batch; one that fails is the last."""
+        """One step, or several on slices of a large batch; stops for good once a step fails."""
         try:
             for part in parts_of(batch, SGD_BATCH) if cut and not self.over else [batch]:
                 if not self.over:
@@ -61,13 +61,13 @@ class WarmUp:
 
 
 def parts_of(batch: Batch, most: int) -> list[Batch]:
-    """A batch in parts of about equal sizes, of so many points at the most."""
+    """A batch in slices of about equal size, with at most this many points each."""
     return sliced([batch], -(-size_of(batch) // most)) if size_of(batch) > most else [batch]
 
 
 @contextmanager
 def gradients_kept(flat: Flat) -> Iterator[None]:
-    """After the block `.grad` of every parameter is what it was."""
+    """Restores `.grad` of every parameter afterwards."""
     before = [p.grad for p in flat.params]
     try:
         for p in flat.params:

@@ -1,4 +1,4 @@
-"""What the wrapper has to know of the optimizer that it wraps: its own diagonal scaling, and its momentum."""
+"""What the wrapper has to know about the optimizer that it wraps: its diagonal scaling and its momentum."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ State = dict[str, Any]
 
 
 class Momentum(NamedTuple):
-    """The base moves along v ← decay·v + weight·g."""
+    """The base optimizer moves along v ← decay·v + weight·g."""
 
     decay: float
     weight: float
 
     @property
     def correction(self) -> float:
-        """What a rate is multiplied by so that a constant gradient moves as far as without momentum."""
+        """Factor on the learning rate that makes a constant gradient move w as far as without momentum."""
         return (1 - self.decay) / self.weight if self.weight else 1.0
 
 
 def momentum_of(group: Group) -> Momentum:
-    """Of heavy-ball momentum (SGD, RMSprop) or of a moving average (Adam and its relatives)."""
+    """Heavy-ball momentum (SGD, RMSprop) or the moving average of gradients (Adam and its relatives)."""
     if group.get("momentum"):
         return Momentum(float(group["momentum"]), 1 - float(group.get("dampening", 0.0)))
     if "betas" in group:
@@ -66,7 +66,7 @@ def _adamax(state: State, group: Group, squares: Tensor | None) -> Tensor:
 
 def _rmsprop(state: State, group: Group, squares: Tensor | None) -> Tensor:
     v = real(state["square_avg"])
-    if "grad_avg" in state:  # the mean of the coming step is not known from squares: both as they stand
+    if "grad_avg" in state:  # squared gradients do not give the next mean, so both averages are used as they stand
         v = (v - real(state["grad_avg"]).to(v).square()).clamp(min=0)
     elif squares is not None:
         v = torch.lerp(squares, v.to(squares), float(group["alpha"]))
@@ -78,7 +78,7 @@ def _adagrad(state: State, group: Group, squares: Tensor | None) -> Tensor:
     return _root(total if squares is None else total.to(squares) + squares, group)
 
 
-# What a gradient is divided by, from the state of a parameter; of the coming step where the squares of its gradient are given.
+# What a gradient is divided by, from a parameter's state; at the coming step if the squares of its gradient are given.
 Divisor = Callable[[State, Group, Tensor | None], Tensor]
 DIVISORS: dict[type[torch.optim.Optimizer], Divisor] = {
     torch.optim.Adam: _adam,
@@ -92,7 +92,7 @@ PLAIN = (torch.optim.SGD, torch.optim.ASGD)
 
 
 def divisor(base: torch.optim.Optimizer) -> Divisor | None:
-    """How the base scales gradients; None for one that does not, or in no known way (RAdam begins without)."""
+    """How the base scales gradients; None if it does not, or in an unknown way (RAdam starts without scaling)."""
     if isinstance(base, PLAIN):
         return None
     return next((rule for kind, rule in DIVISORS.items() if isinstance(base, kind)), None)
@@ -104,15 +104,15 @@ def adaptive(base: torch.optim.Optimizer) -> bool:
 
 
 def rate_is_known(base: torch.optim.Optimizer) -> bool:
-    """Whether w moves by −lr times a known scaling of the gradient, so that a measured step can take the place of lr."""
+    """Whether w moves by −lr times a known scaling of the gradient, so that a measured step can replace lr."""
     return isinstance(base, PLAIN) or adaptive(base)
 
 
 def sqrt_scaling(base: torch.optim.Optimizer, like: Tensor, squares: Tensor | None = None) -> Tensor | None:
-    """R = D^{½} with D the base's own scaling of gradients, flat; None where it has none.
+    """R = D^{½} as a flat vector, with D the base's own scaling of gradients; None if it has none.
 
-    `squares`, flat, are those of a gradient or their mean over a few: D is then that of the coming step. They are needed for
-    parameters that the base has not moved yet.
+    `squares`, flat, are the squares of a gradient, or their mean over a few: D is then that of the coming step. They are
+    needed for parameters that the base has not moved yet.
     """
     rule = divisor(base)
     if rule is None:
@@ -121,17 +121,17 @@ def sqrt_scaling(base: torch.optim.Optimizer, like: Tensor, squares: Tensor | No
     seen: list[Tensor] = []
     for group, p, state, part in _each(base, squares):
         here = None if part is None else part.view_as(real(p.detach()))
-        known = moved(state) or "sum" in state  # Adagrad's may begin above zero
+        known = moved(state) or "sum" in state  # Adagrad's sum may start above zero
         parts.append((rule(state, group, here) if known else _first(group, here)).reshape(-1).to(like))
         seen.append(parts[-1] > 2 * float(group.get("eps", 0.0)))
     D, alive = torch.cat(parts), torch.cat(seen)
-    # A gradient that has always been zero has no scale: it takes the smallest scaling of the others.
+    # An entry whose gradient has always been zero has no scale: it gets the smallest scaling among the others.
     floor = D[alive].max() if bool(alive.any()) else D.new_ones(())
     return torch.where(alive, D, floor).rsqrt()
 
 
 def _each(base: torch.optim.Optimizer, v: Tensor | None) -> Iterator[tuple[Group, Tensor, State, Tensor | None]]:
-    """Each parameter with its group, its state, and its part of a flat vector."""
+    """Each parameter with its group, its state, and its slice of a flat vector."""
     start = 0
     for group in base.param_groups:
         for p in group["params"]:
@@ -141,19 +141,19 @@ def _each(base: torch.optim.Optimizer, v: Tensor | None) -> Iterator[tuple[Group
 
 
 def _first(group: Group, squares: Tensor | None) -> Tensor:
-    """The divisor of a first step."""
+    """The divisor at the first step."""
     assert squares is not None
     return _root((1 - float(group["alpha"])) * squares if "alpha" in group else squares, group)
 
 
 def direction(base: torch.optim.Optimizer, g: Tensor) -> Tensor:
-    """What the base is about to move along up to its scaling, flat: its average of gradients, or g where it has none."""
+    """The flat direction of the base's next move before scaling: its average of gradients, or g if it keeps none."""
     parts = [(part, state, group) for group, _, state, part in _each(base, g) if part is not None]
     return torch.cat([_averaged(*part) if "betas" in part[2] else part[0] for part in parts])
 
 
 def _averaged(g: Tensor, state: State, group: Group) -> Tensor:
-    """As of the coming step, bias taken off; NAdam's is ahead of Adam's by a step."""
+    """The bias-corrected average of gradients at the coming step; NAdam's looks one step further ahead than Adam's."""
     beta, age = float(group["betas"][0]), float(state.get("step", 0)) + 1
     before = real(state["exp_avg"]).reshape(-1).to(g) if "exp_avg" in state else torch.zeros_like(g)
     m = torch.lerp(g, before, beta)
@@ -165,7 +165,7 @@ def _averaged(g: Tensor, state: State, group: Group) -> Tensor:
 
 
 def decay(base: torch.optim.Optimizer, root: Tensor | None) -> float:
-    """What weight decay adds to the curvature that a step meets: it acts outside of P, and inside of Adam's scaling."""
+    """What weight decay adds to the curvature along a step: it acts outside P, but inside Adam's scaling if it is coupled."""
     found = 0.0
     for group in base.param_groups:
         coupled = root is not None and not _decoupled(base, group)
@@ -175,7 +175,7 @@ def decay(base: torch.optim.Optimizer, root: Tensor | None) -> float:
 
 
 def decayed(base: torch.optim.Optimizer, group: Group) -> float:
-    """The part of w that a step takes off by decoupled weight decay."""
+    """The share of w that one step removes by decoupled weight decay."""
     return float(group["lr"]) * float(group.get("weight_decay") or 0.0) if _decoupled(base, group) else 0.0
 
 
@@ -184,10 +184,10 @@ def _decoupled(base: torch.optim.Optimizer, group: Group) -> bool:
 
 
 def reference_rate(groups: list[Group], made_with: float, scheduled: float) -> float:
-    """The learning rate that counts as 1: a measured step is multiplied by lr over this.
+    """The learning rate lr₀ that counts as 1: a measured step is multiplied by lr/lr₀.
 
-    Without a schedule it is what the base was made with. With one it is the largest that the schedule asks for, as far as that
-    is known: its first one, `max_lr` where it says so (OneCycleLR), or the largest so far, `scheduled` (CyclicLR).
+    Without a schedule it is the lr that the base was made with. With a schedule it is the largest lr known: the first one,
+    `max_lr` if the schedule has it (OneCycleLR), or `scheduled`, the largest so far (CyclicLR).
     """
     named = [float(group["max_lr"]) for group in groups if "max_lr" in group]
     first = [float(group["initial_lr"]) for group in groups if "initial_lr" in group]
@@ -195,12 +195,12 @@ def reference_rate(groups: list[Group], made_with: float, scheduled: float) -> f
 
 
 def made_with_rate(groups: list[Group]) -> float:
-    """The largest learning rate that the groups began with, also where a schedule is at work on them already."""
+    """The largest initial learning rate of the groups, also if a schedule has already changed them."""
     return max(float(group["initial_lr"] if "initial_lr" in group else group.get("lr", math.nan)) for group in groups)
 
 
 def bare_step(base: torch.optim.Optimizer) -> None:
-    """A step without torch's bookkeeping of it, such as global hooks: for a base whose wrapper has done that."""
+    """A step without torch's bookkeeping, such as global hooks: the wrapper around the base has already done that."""
     step: Any = type(base).step
     hooked = base._optimizer_step_pre_hooks or base._optimizer_step_post_hooks or "step" in base.__dict__
     if hooked or not hasattr(step, "__wrapped__"):
@@ -209,7 +209,7 @@ def bare_step(base: torch.optim.Optimizer) -> None:
         return
     step = step.__wrapped__
     if step.__module__.startswith("torch.optim.") and not torch.is_grad_enabled():
-        step = getattr(step, "__wrapped__", step)  # the part that would turn autograd off
+        step = getattr(step, "__wrapped__", step)  # unwrap the decorator that would turn autograd off
     step(base)
 
 

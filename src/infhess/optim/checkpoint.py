@@ -1,4 +1,4 @@
-"""What both optimizers share: checkpoints that change nothing where they do not fit, and training passes that are watched."""
+"""What both optimizers share: a checkpoint that does not fit changes nothing, and training passes are watched."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from infhess._checks import count
 from infhess.curvature.batches import Batch
 from infhess.curvature.training_pass import TrainingPass
 
-Loss = Callable[[Batch], Tensor]  # the mean loss of a batch
+Loss = Callable[[Batch], Tensor]  # mean loss of a batch
 Some = TypeVar("Some", bound="Scalars")
 
 
 @dataclass
 class Scalars:
-    """Floats that go into a checkpoint as one tensor. New fields go last: their order is the file's."""
+    """Floats that are stored in a checkpoint as one tensor. Add new fields at the end: their order is the file format."""
 
     def tensor(self) -> Tensor:
-        """All of them in double precision."""
+        """All fields, in double precision."""
         return torch.tensor([getattr(self, name) for name in self.__dataclass_fields__], dtype=torch.float64)
 
     @classmethod
     def of(cls: type[Some], tensor: Tensor) -> Some:
-        """From such a tensor; from a shorter one, of an earlier version, what it has."""
+        """Read such a tensor; a shorter one, from an earlier version, sets the fields that it has."""
         names = [f.name for f in fields(cls)]
         if len(tensor) > len(names):
             got, most = len(tensor), len(names)
@@ -44,9 +44,9 @@ def params_of(groups: Iterable[dict[str, Any]]) -> list[Tensor]:
 
 
 class CurvatureOptimizer(torch.optim.Optimizer):
-    """Checks all of a checkpoint before it takes over any of it, and watches one training pass at a time."""
+    """Checks a whole checkpoint before it takes over any of it, and watches one training pass at a time."""
 
-    _incoming: Any = None  # what is adopted once torch has accepted its own part of a checkpoint
+    _incoming: Any = None  # adopted once torch has accepted its own part of a checkpoint
     _watching = False  # whether a watch() is open
 
     def _params(self) -> list[Tensor]:
@@ -54,7 +54,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """As torch's, which wraps `step`; the range for profilers, a fifth of a small step, only while one is running."""
+        """Like torch's wrapper of `step`, but with a profiler range, a fifth of a small step's time, only while profiling."""
         watched = torch_optimizer.Optimizer.profile_hook_step(func)
 
         @wraps(func)
@@ -65,7 +65,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
                 or torch_optimizer._global_optimizer_pre_hooks
                 or torch_optimizer._global_optimizer_post_hooks
             )
-            # The compiler cannot trace the question whether a profiler runs.
+            # The compiler cannot trace the check for a running profiler.
             if hooks or (not torch.compiler.is_compiling() and torch._C._autograd._profiler_enabled()):
                 return watched(self, *args, **kwargs)
             return func(self, *args, **kwargs)
@@ -75,8 +75,8 @@ class CurvatureOptimizer(torch.optim.Optimizer):
     # ---- checkpoints
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a checkpoint; where it does not fit, nothing changes."""
-        # After the user's own hooks.
+        """Load a checkpoint; if it does not fit, nothing changes."""
+        # Runs after the user's own hooks.
         hook = self.register_load_state_dict_pre_hook(lambda _, given: self._accept(given))
         try:
             super().load_state_dict(state_dict)
@@ -90,26 +90,26 @@ class CurvatureOptimizer(torch.optim.Optimizer):
             self._adopt(self._incoming)
 
     def _accept(self, state_dict: dict[str, Any]) -> dict[str, Any] | None:
-        """Check a checkpoint and put our part into `_incoming`; returns the part for torch, None for all of it."""
+        """Check a checkpoint and store our part in `_incoming`; return the part for torch, or None for all of it."""
         raise NotImplementedError
 
     def _adopt(self, incoming: Any) -> None:
-        """Take over what was checked."""
+        """Take over what `_accept` has checked."""
         raise NotImplementedError
 
     # ---- training passes
 
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
-        """Keeps the graph of a forward and backward pass, where curvature is probed at the coming step."""
+        """A context that keeps the graph of a forward and backward pass if the coming step probes curvature."""
         raise NotImplementedError
 
     def _take(self, done: TrainingPass | None, points: int | None) -> None:
-        """A training pass is one more micro-batch of the coming step, of this many points where that is known."""
+        """Add a training pass as a micro-batch of the coming step; `points` is its size, if known."""
         raise NotImplementedError
 
     @property
     def _micro_batches(self) -> int:
-        """Micro-batches of the coming step so far."""
+        """Micro-batches seen since the last step."""
         raise NotImplementedError
 
     @contextmanager
@@ -125,7 +125,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
         self._take(done, known)
 
     def _run(self, closure: Callable[[], Any], *, graph: bool = True) -> Any:
-        """Training's own forward and backward pass, watched unless the closure observes by itself."""
+        """Run training's own forward and backward pass, watched unless the closure calls `observe` itself."""
         if self._micro_batches or self._watching:
             return closure()
         with self._training_pass() if graph else nullcontext() as done:
@@ -135,7 +135,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
         return loss
 
     def _outside_watch(self, name: str) -> None:
-        """Refuse what would count a training pass twice, or leave it out."""
+        """Refuse calls that would count a training pass twice, or miss it."""
         if self._watching:
             raise RuntimeError(
                 f"{type(self).__name__}.{name}: a watch() is open; end its `with` block after backward, and call {name} below "

@@ -1,4 +1,4 @@
-"""Processes that run out of data before others: `torch.distributed.algorithms.Join([model, opt])`."""
+"""Processes that run out of data before the others: `torch.distributed.algorithms.Join([model, opt])`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infhess.optim.rate.probe import Probe
 
 
 class ShadowSteps(JoinHook):
-    """What a process without data adds to the all-reduces of the others: nothing. At the end it takes over their state."""
+    """A process without data takes part in the all-reduces of the others with zeros. At the end it takes over their state."""
 
     def __init__(
         self, params: Callable[[], list[Tensor]], state: Callable[[], list[Tensor]], adopt: Callable[[], None]
@@ -22,15 +22,15 @@ class ShadowSteps(JoinHook):
         self._params, self._state, self._adopt = params, state, adopt
 
     def main_hook(self) -> None:
-        """One step of the others."""
+        """Shadow one step of the other processes."""
         live = [p for p in self._params() if p.requires_grad]
         if probing(False, live):
-            with suppress(ValueError):  # their probe has failed: they go on without it
+            with suppress(ValueError):  # the others' probe has failed, and they go on without it
                 Probe((), params=live).take_part()
                 all_reduce_mean([0.0], live[0].device)
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """The state of a process that has made all steps, in all of them."""
+        """Broadcast the state of a process that has made all steps to all processes."""
         tensors = self._state()
         last = torch.tensor(rank() if is_last_joiner else -1, device=tensors[0].device)
         distributed.all_reduce(last, distributed.ReduceOp.MAX)
@@ -40,5 +40,5 @@ class ShadowSteps(JoinHook):
 
 
 def probing(here: bool, params: Sequence[Tensor]) -> bool:
-    """Whether curvature is probed at this step, by any process."""
+    """Whether any process probes curvature at this step."""
     return any_process(here, params[0].device)

@@ -1,4 +1,4 @@
-"""The micro-batches of a step, as `observe` and `watch` have seen them."""
+"""The micro-batches of a step, recorded by `observe` and `watch`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from infhess.optim.rate.probe import MicroBatch, Probe
 
 
 class Observed(NamedTuple):
-    """A micro-batch of the coming step: the loss and batch given to `observe`, or a training pass that was watched."""
+    """A micro-batch of the coming step: the loss and batch given to `observe`, or a watched training pass."""
 
-    loss: Loss | None  # None: a training pass
+    loss: Loss | None  # None for a training pass
     batch: Batch
     points: int | None
     split: bool = False
@@ -29,11 +29,11 @@ class Observed(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Data points."""
+        """Number of data points."""
         return batching.size_of(self.batch) if self.points is None else self.points
 
     def hessian(self, make: Callable[..., Hessian], seed: int) -> Hessian:
-        """The curvature of the loss, with the dropout masks of this seed; a probe takes the mean over processes."""
+        """The curvature of the loss, with dropout masks from this seed; the probe averages over processes itself."""
         masks = self.generator or torch.Generator().manual_seed(seed)
         options = {"split": self.split, "products": self.products, "points": self.points}
         source = make(self.loss, [self.batch], generator=masks, **options)
@@ -59,7 +59,7 @@ def probe_of(
 
 
 def points_of(seen: Sequence[Observed]) -> tuple[int, Exception | None]:
-    """Data points; where there are other processes an error waits for the next probe, at which all agree on it."""
+    """Number of data points; with several processes an error is kept for the next probe, where all processes raise it."""
     try:
         return sum(o.size for o in seen), None
     except ValueError as error:
@@ -69,7 +69,7 @@ def points_of(seen: Sequence[Observed]) -> tuple[int, Exception | None]:
 
 
 def joined(seen: Sequence[Observed]) -> Batch:
-    """The micro-batches of a step as one batch; the last one where they cannot be joined."""
+    """The micro-batches of a step as one batch; only the last one if they cannot be joined."""
     if len(seen) == 1 or not all(o.split and o.loss is seen[0].loss for o in seen):
         return seen[-1].batch
     try:

@@ -1,4 +1,4 @@
-"""The optimizer: any torch optimizer, its gradients preconditioned by inferred curvature and its step measured."""
+"""Preconditioned: any torch optimizer, with gradients preconditioned by inferred curvature and a measured step length."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from infhess.optim.wrapper import Wrapper
 
 METHODS = ("curvature", "paper")
 STEP_LENGTHS = ("measured", "paper", "keep")
-# More parameters than this are a net: its curvature is followed, not inferred, and no mean of its iterates is kept.
+# With more parameters than this it is a net: only the learning rate follows curvature, and no mean of iterates is kept.
 LARGE = 100_000
 
 
 class Preconditioned(Wrapper):
     """Any torch optimizer, with gradients preconditioned by inferred curvature and a step that needs no tuning.
 
-    Before the first `update`, `observe`, `watch` or `step(closure)` it is its base, bit for bit. From then on w moves by
-    −step·lr/lr₀·P²g where the base is sgd, with lr₀ the learning rate that the base was made with, or the largest one of a
-    schedule: `lr` is the scheduler's, and the rate given at the start does not matter. Of groups with different `lr`, lr₀ is
-    the largest: that group moves by the whole step, the others by their share of it. Momentum, Adam's scaling and weight
-    decay stay the base's.
+    Before the first `update`, `observe`, `watch` or `step(closure)` it equals its base, bit for bit. From then on, around SGD,
+    w moves by −step·lr/lr₀·P²g. lr₀ is the learning rate that the base was made with, or the largest one of a schedule: a
+    scheduler may change `lr`, and its initial value does not matter. If groups have different `lr`, lr₀ is the largest: that
+    group moves by the whole step, the others by their share of it. Momentum, Adam's scaling and weight decay remain the
+    base's.
 
-    A step whose gradient holds NaN or infinity is not made, and the next report says so. With a `GradScaler`, call
-    `scaler.unscale_(optimizer)` before `observe`; a report says where that was forgotten.
+    A step whose gradient contains NaN or infinity is skipped, and the next report says so. With a `GradScaler`, call
+    `scaler.unscale_(optimizer)` before `observe`; a report tells if that was forgotten.
 
     Args:
         base: the optimizer to wrap; parameter groups are shared with it.
-        rank: directions of P; 32 by default, less where that would take more than 1 GiB.
+        rank: number of directions of P; 32 by default, fewer if they would take more than 1 GiB.
         method: "curvature", the library's best, or "paper", de Roos & Hennig 2019 as printed.
         blocks: "whole" (one matrix over all parameters, for small and convex problems) or "layer" (one per layer, for nets).
         step_length: "measured" (1/λmax(P²B) on fresh batches), "paper" (α² times the base's rate; 1/b0 for layers) or "keep"
-            (the base's own rate). By default the method's own.
-        steps: Hessian-vector products of inference; by default rank, and for "paper" 16, or 5 for layers.
+            (the base's own rate). The default depends on the method.
+        steps: Hessian-vector products for inference; by default rank, and for "paper" 16, or 5 for layers.
 
     >>> import torch, infhess
     >>> w = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
@@ -84,13 +84,13 @@ class Preconditioned(Wrapper):
                 raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
         self.method, self.step_length = method, step_length
         self.steps = None if steps is None else count(steps, "steps")
-        self.report: Report | None = None  # of the last estimate or curvature probe
+        self.report: Report | None = None  # on the last estimate or curvature probe
         self._asked_rank = None if rank is None else count(rank, "rank")
         self._pool: list[Batch] = []  # batches kept by observe until an estimate is made
-        self._observed: list[Observed] = []  # micro-batches since the last step
-        self._acted = 0  # how many of them a decision was made on
-        self._was_fresh = True  # whether nothing was known before that
-        self._unread: tuple[str, ...] = ()  # notes of a report that was not returned to anyone
+        self._observed: list[Observed] = []  # micro-batches observed since the last step
+        self._acted = 0  # how many of these the last decision was based on
+        self._was_fresh = True  # whether nothing was known before that decision
+        self._unread: tuple[str, ...] = ()  # notes of a report that was not returned to the user
         super().__init__(base, self._asked_rank, blocks)
 
     @full_precision
@@ -103,16 +103,16 @@ class Preconditioned(Wrapper):
         products: str = "exact",
         generator: torch.Generator | None = None,
     ) -> Report:
-        """Estimate curvature at the present parameters, and from now on precondition with it.
+        """Estimate curvature at the present parameters, and precondition with it from now on.
 
         Args:
             loss: batch ↦ scalar, the mean loss of a batch; it closes over the model.
-            batches: any iterable, of batches of the size that training uses; as many are read as are needed.
-            split: False for a loss that is not a mean over points: batches are then not cut.
+            batches: any iterable of batches of the size used in training; only as many as needed are read.
+            split: False if the loss is not a mean over data points: batches are then not split.
             products: "exact", or "difference" for losses that cannot be differentiated twice.
-            generator: for dropout masks.
+            generator: random numbers for dropout masks.
 
-        Where it fails, everything stays as it was.
+        If it fails, nothing changes.
 
         """
         started, state = time.perf_counter(), self._state
@@ -144,30 +144,30 @@ class Preconditioned(Wrapper):
         products: str = "exact",
         generator: torch.Generator | None = None,
     ) -> Report | None:
-        """Call it between backward and step with each batch, instead of `update`.
+        """Call this between backward and step with each batch, instead of `update`.
 
-        It estimates, refreshes and follows the step length by itself, on the batches that training reads anyway (a few of
-        them are kept until an estimate is made). Where the loss proves not to be convex it follows the learning rate alone.
-        Until a learning rate is known no step is made. With gradient accumulation, call it for each micro-batch: those of
-        one step are one batch. `points` is the size of the batch, where that cannot be read from it.
+        It estimates curvature, refreshes the estimate and adapts the step length on the batches that training reads anyway (a
+        few are kept until an estimate is made). If the loss turns out not to be convex, only the learning rate is adapted. No
+        step is made until a learning rate is known. With gradient accumulation, call it for each micro-batch: those of one step
+        count as one batch. `points` is the batch size, if it cannot be read from the batch.
 
-        Returns a report when it did something; its data_points are 0, since training reads all batches anyway.
+        Returns a report if anything was estimated; its data_points are 0, since training reads all batches anyway.
         """
         self._outside_watch("observe")
         if not self._observed:
             self._check_observable()
         points = None if points is None else count(points, "points")
         self._observed.append(Observed(loss, batch, points, split and points is None, products, generator))
-        # Micro-batches come in equal numbers: the last one brings the decision.
+        # Steps usually have equally many micro-batches: decide at the last one.
         return self._act() if len(self._observed) == self._state.micro_batches else None
 
     @contextmanager
     def watch(self, *, points: int | None = None) -> Iterator[None]:
-        """Around the forward and backward pass of training, in nets; then `step()`, and no `observe`.
+        """Put the forward and backward pass of training into this context, in nets; then call `step()`, without `observe`.
 
-        On steps at which curvature is probed, one in eighty, the gradient's graph is kept and the Hessian-vector product is
-        taken in `step`. On all others nothing happens. With gradient accumulation, watch each micro-batch; `points` is its
-        size.
+        On the steps that probe curvature, about one in eighty, the graph of the gradient is kept and the Hessian-vector product
+        is computed in `step`. On all other steps nothing happens. With gradient accumulation, watch each micro-batch; `points`
+        is its size.
         """
         if not self._observed:
             self._check_observable()
@@ -175,7 +175,7 @@ class Preconditioned(Wrapper):
             yield
 
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
-        """Keeps the graph where curvature is probed at the coming step; of two passes of a step, however many it has."""
+        """Keeps the graph if the coming step probes curvature; at most two graphs per step."""
         if not nonconvex.due(self._state, self._state.steps + 1):
             return nullcontext()
         check_whole(self._params(), "Preconditioned.step")
@@ -183,7 +183,7 @@ class Preconditioned(Wrapper):
         return TrainingPass(self._params()) if kept < GRAPHS else nullcontext()
 
     def _take(self, done: TrainingPass | None, points: int | None) -> None:
-        """One more micro-batch, unless no gradient was computed in it."""
+        """Add a micro-batch, unless no gradient was computed in it."""
         if done is None or done.seen:
             self._observed.append(Observed(None, done, points or (done.points if done else 0)))
 
@@ -193,14 +193,14 @@ class Preconditioned(Wrapper):
 
     @property
     def _drives(self) -> bool:
-        """Whether training passes drive the wrapper: nothing does so far, or they and `observe` in a net have done so."""
+        """Whether closures are watched: nothing else is in use yet, or the learning rate already follows curvature in a net."""
         state = self._state
         able = self.method == "curvature" and self.step_length == "measured" and rate_is_known(self.base)
         follows = state.nonconvex and state.rate > 0
         return bool(able and state.base_rate > 0 and (not state.active or state.step == 0 or follows))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's. A batch that was observed without a step, because its gradient was not finite, is dropped."""
+        """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
         if self._observed and self._state.active and not finite([p.grad for p in self._params()], self._state):
             self._observed.clear()
             self._acted = 0
@@ -220,7 +220,7 @@ class Preconditioned(Wrapper):
     # ---- a decision on the coming step
 
     def _act(self) -> Report | None:
-        """Let a controller decide on the coming step, and do what it says."""
+        """Let a controller decide on the coming step, and apply its decision."""
         started, state, seen = time.perf_counter(), self._state, list(self._observed)
         self._acted, self._was_fresh = len(seen), not state.active
         points, failure = points_of(seen)
@@ -236,7 +236,7 @@ class Preconditioned(Wrapper):
             self._observed.clear()
             self._acted = 0
             if not (state.active or isinstance(error, DoubleBackwardError)):
-                state.active, state.step = 1.0, 0.0  # no step is made before a learning rate is known
+                state.active, state.step = 1.0, 0.0  # no step is made until a learning rate is known
             raise
         self._follow(decision)
         if decision.values is None:
@@ -246,12 +246,12 @@ class Preconditioned(Wrapper):
         return self._tell(Report(decision.values, bars, state.step, *cost, notes, points, state.step_std))
 
     def _tell(self, report: Report) -> Report:
-        """A report, with the notes that nobody has read yet."""
+        """Store and return a report, with earlier notes that were not returned yet."""
         self.report, self._unread = replace(report, notes=(*self._unread, *report.notes)), ()
         return self.report
 
     def _is_net(self, seen: list[Observed]) -> bool:
-        """Whether the rule for nets decides: it needs no loss to evaluate again, and processes agree by it alone."""
+        """Whether the rule for nets applies: it never evaluates the loss again, and is the only one for several processes."""
         if world_size() > 1 or any(o.loss is None for o in seen):
             return True
         return not self._state.steps and (self.blocks == "layer" or self._size() > LARGE)
@@ -267,11 +267,11 @@ class Preconditioned(Wrapper):
         )  # fmt: skip
 
     def _before_step(self) -> None:
-        """Where micro-batches were more or fewer than those of the step before: decide on what there is."""
+        """If the number of micro-batches differs from the step before, decide on those seen."""
         if self._acted < len(self._observed):
             if (
                 self._acted and self._state.steps == 1 and self._was_fresh
-            ):  # the very first acted on one micro-batch alone
+            ):  # the very first decision used one micro-batch alone
                 self.reset()
             if not self._acted and (report := self._act()):
                 self._unread = report.notes
@@ -282,10 +282,10 @@ class Preconditioned(Wrapper):
     # ---- copies and checkpoints
 
     def reset(self) -> None:
-        """Forget everything learnt: until the next estimate the wrapper is its base again."""
+        """Forget all that was learnt: until the next estimate this equals its base again."""
         super().reset()
         self._pool.clear()
-        self._acted = 0  # the coming step is decided on again
+        self._acted = 0  # decide again on the coming step
 
     def _adopt(self, incoming: Any) -> None:
         super()._adopt(incoming)

@@ -1,4 +1,4 @@
-"""Nets without a learning rate: scaled gradients, schedule-free averaging, and the rate from one probe in eighty steps."""
+"""Nets without a learning rate to tune: scaled gradients, schedule-free averaging, and one curvature probe in eighty steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from infhess.optim.stepping import advance
 
 
 class RateFree(AveragingOptimizer, Joinable):
-    """An optimizer for nets that has no learning rate to set.
+    """An optimizer for nets without a learning rate to tune.
 
     z moves by the scaled gradient Dg, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x (Defazio et al.
     2024). The learning rate is σ √(gᵀDg/hᵀDh), with h = H D g from one Hessian-vector product in eighty steps, filtered over
@@ -42,24 +42,24 @@ class RateFree(AveragingOptimizer, Joinable):
 
     Args:
         params: as for any torch optimizer.
-        weight_decay: by default half of what noise adds to the length of a matrix is taken off (diagonal scaling: nothing). A
-            number is decoupled decay, as in AdamW: the part of y that goes for each unit of learning rate.
-        scaling: D: "kronecker", Adam's in coordinates that are rotated for each matrix (SOAP, Vyas et al. 2024); or "diagonal",
-            Adam's. The former takes fewer steps, and for a layer of out × in up to 512 · out · in operations a step and
-            128 · (out + in) numbers of memory more: with small batches and wide dense layers the latter may be faster.
-        betas: (β₁, β₂): how far y is towards the average, and the memory of squared gradients; (.9, .99) by default, (.9, .999)
+        weight_decay: by default half of what noise adds to the length of a matrix is removed (diagonal scaling: nothing). A
+            number means decoupled decay, as in AdamW: the share of y removed per unit of learning rate.
+        scaling: D: "kronecker", Adam's scaling in rotated coordinates of each matrix (SOAP, Vyas et al. 2024), or "diagonal",
+            Adam's own. "kronecker" takes fewer steps, but for a layer of out × in up to 512 · out · in operations per step and
+            128 · (out + in) numbers of memory more: for small batches and wide dense layers "diagonal" may be faster.
+        betas: (β₁, β₂): how close y is to the average, and the decay of squared gradients; (.9, .99) by default, (.9, .999)
             with the diagonal scaling.
-        lr: multiplies the learning rate that was found; a scheduler may change it.
-        eps: Adam's ε, in units of the root mean square of the gradient, the largest so far; 1e-3 by default. With the diagonal
-            scaling, of the last gradient that was probed; 1e-8.
-        maximize: go up.
-        points: the batch size of a process, where it cannot be read from a training pass; 32 by default.
+        lr: factor on the learning rate found; a scheduler may change it.
+        eps: Adam's ε, in units of the largest root mean square of the gradient so far; 1e-3 by default. With the diagonal
+            scaling, in units of that at the last probe; 1e-8.
+        maximize: maximize the loss instead.
+        points: the batch size per process, if it cannot be read from a training pass; 32 by default.
 
     Call `observe(loss, batch)` between backward and step, with each batch. Evaluate and save the model within `averaged()`, or
-    after `finish()`: the averaged weights are the result. Weights changed by hand between steps are not taken over.
+    after `finish()`: the averaged weights are the result. Changes to the weights by hand between steps are ignored.
 
-    Gradients are what `.grad` holds when the step is made. Clipped, accumulated over several batches (call `observe` with
-    each of them), averaged over processes or multiplied by a `GradScaler`: the learning rate is the same.
+    Gradients are read from `.grad` when the step is made. If they are clipped, accumulated over several batches (call `observe`
+    with each of them), averaged over processes or scaled by a `GradScaler`, the learning rate is the same.
 
     >>> import torch, infhess
     >>> model = torch.nn.Linear(3, 1)
@@ -89,21 +89,21 @@ class RateFree(AveragingOptimizer, Joinable):
     ) -> None:
         defaults = checked_defaults(scaling, weight_decay, betas, lr, eps) | {"maximize": maximize}
         self.points = None if points is None else count(points, "points")
-        self.report: RateReport | None = None  # of the last curvature probe
+        self.report: RateReport | None = None  # on the last curvature probe
         super().__init__(params, defaults)
         Joinable.__init__(self)
 
-    # What a second run of a closure is within: callbacks keep it from logging twice.
+    # Context for a second run of the closure: callbacks use it to avoid logging twice.
     around_second_run: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @property
     def rate(self) -> Rate:
-        """The learning rate in use, with its uncertainty; NaN as long as no curvature was seen."""
+        """The learning rate in use, with its uncertainty; NaN until curvature was seen."""
         return self._rate_state.uncertain
 
     @property
     def _ready(self) -> bool:
-        """Whether D is known: a scaling may need a first gradient, and a step without a move, to learn it from."""
+        """Whether D is known: a scaling may learn it from a first gradient, in a step that moves nothing."""
         return not math.isnan(self._rate_state.rate) or self._scaling.ready(self.state.values())
 
     @property
@@ -112,7 +112,7 @@ class RateFree(AveragingOptimizer, Joinable):
         return self._rate_state.due and self._ready
 
     def _read(self, probe: AnyProbe) -> Reading:
-        """A probe, along the direction of the coming step."""
+        """Read a probe along the direction of the coming step."""
         for p in probe.params:
             if p not in self.state:  # frozen until now
                 self.state[p] = self._fresh(p)
@@ -131,17 +131,17 @@ class RateFree(AveragingOptimizer, Joinable):
         products: str = "exact",
         generator: torch.Generator | None = None,
     ) -> RateReport | None:
-        """Call it between backward and step, with each batch; now and then it probes curvature, by one product.
+        """Call this between backward and step, with each batch; now and then it probes curvature by one Hessian-vector product.
 
         Args:
             loss: batch ↦ scalar, the mean loss of a batch; it closes over the model.
-            batch: the one that the gradient is of. With gradient accumulation, call it for each micro-batch; or for the last
-                one alone, with `points`.
-            points: data points that this call stands for, where they cannot be read from the batch.
+            batch: the batch of the gradient. With gradient accumulation, call this for each micro-batch, or for the last one
+                alone with `points`.
+            points: number of data points that this call stands for, if it cannot be read from the batch.
             products: "exact", or "difference" for losses that cannot be differentiated twice.
-            generator: for dropout masks.
+            generator: random numbers for dropout masks.
 
-        Returns a report when it probed curvature.
+        Returns a report if curvature was probed.
 
         """
         self._outside("observe")
@@ -166,10 +166,10 @@ class RateFree(AveragingOptimizer, Joinable):
 
     @contextmanager
     def watch(self, *, points: int | None = None) -> Iterator[None]:
-        """Around the forward and backward pass of training, in a loop without a closure; then `step()`.
+        """Put the forward and backward pass of training into this context, in a loop without a closure; then call `step()`.
 
-        On the steps at which curvature is probed, one in eighty, the gradient's graph is kept and the Hessian-vector product
-        is taken in `step`. On all others nothing happens. With gradient accumulation, watch each micro-batch.
+        On the steps that probe curvature, about one in eighty, the graph of the gradient is kept and the Hessian-vector product
+        is computed in `step`. On all other steps nothing happens. With gradient accumulation, watch each micro-batch.
 
         Args:
             points: the batch size. By default it is the leading dimension of what the model's parameters are applied to.
@@ -181,7 +181,7 @@ class RateFree(AveragingOptimizer, Joinable):
             yield
 
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
-        """What keeps the graph, where curvature is probed at the coming step."""
+        """A context that keeps the graph if the coming step probes curvature."""
         return TrainingPass(self._params(), joined=self._join_config.enable) if self._probes else nullcontext()
 
     def _take(self, done: TrainingPass | None, points: int | None) -> None:
@@ -192,7 +192,7 @@ class RateFree(AveragingOptimizer, Joinable):
         return self._prober.micro_batches
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's. A batch that was observed without a step, because its gradient was not finite, is dropped."""
+        """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
         if self._prober.micro_batches and not self._sharded:
             grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
             if grads and not math.isfinite(length([grads])):
@@ -204,10 +204,10 @@ class RateFree(AveragingOptimizer, Joinable):
 
     @full_precision_step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; the closure runs once, before it, and its loss is returned.
+        """Make one step; the closure runs once, before it, and its loss is returned.
 
-        Curvature is probed on the closure's own pass. Where that cannot be differentiated twice (FSDP2, some kernels), the
-        closure runs once more on probing steps, and curvature is a difference of gradients.
+        Curvature is probed on the closure's own pass. If that cannot be differentiated twice (FSDP2, some kernels), the closure
+        runs a second time on the steps that probe, and curvature is a difference of gradients.
         """
         self._outside("step")
         loss = random_state = None
@@ -236,7 +236,7 @@ class RateFree(AveragingOptimizer, Joinable):
         return loss
 
     def _difference(self, closure: Callable[[], Any], random_state: Tensor | None) -> None:
-        """The coming probe is a second run of the closure."""
+        """Make the coming probe a second run of the closure."""
         assert random_state is not None
         distance = self._rate_state.distance(self.param_groups[0]["betas"][0])
         points = int(self._rate_state.observed)
@@ -281,7 +281,7 @@ class RateFree(AveragingOptimizer, Joinable):
         Joinable.__init__(self)
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """For `torch.distributed.algorithms.Join([model, opt])`."""
+        """Hook for `torch.distributed.algorithms.Join([model, opt])`."""
 
         def state() -> list[Tensor]:
             self._publish(self._rate_state)
@@ -291,10 +291,10 @@ class RateFree(AveragingOptimizer, Joinable):
 
     @property
     def join_device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return self._params()[0].device
 
     @property
     def join_process_group(self) -> Any:
-        """All processes."""
+        """The process group: all processes."""
         return torch.distributed.group.WORLD

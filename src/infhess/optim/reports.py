@@ -1,4 +1,4 @@
-"""What the optimizers tell: the learning rate with its uncertainty, and what an estimate found and cost."""
+"""What the optimizers report: the learning rate with its uncertainty, and what an estimate found and cost."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def steps_were(count: float, what: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The curvature behind a preconditioner, its step, and the price of both.
+    """The curvature behind a preconditioner, its step, and the cost of both.
 
     Attributes:
-        values: eigenvalues of the curvature, descending; in the base's own scaling where it has one.
-        std: their standard deviations from the noise of mini-batches; NaN where that is not known.
-        step: what multiplies P²g: 1/λmax(P²B) where it is measured, NaN where the base keeps its learning rate.
-        products: Hessian-vector products of mini-batches.
-        product_points: data points that they were taken with, counted once per product.
+        values: eigenvalues of the curvature, descending; in the base's own scaling if it has one.
+        std: their standard deviations due to mini-batch noise; NaN if unknown.
+        step: factor on P²g: 1/λmax(P²B) if it is measured, NaN if the base keeps its learning rate.
+        products: Hessian-vector products on mini-batches.
+        product_points: data points in these products, counted once per product.
         data_points: data points read.
         seconds: wall time.
-        notes: what the user should know, in sentences.
-        step_std: the standard deviation of the step from the noise of probes; in nets, by `observe`, and NaN elsewhere.
+        notes: sentences for the user.
+        step_std: the standard deviation of the step due to noise in the probes; only with `observe` in nets, else NaN.
 
     >>> import torch, infhess
     >>> w = torch.nn.Parameter(torch.ones(2))
@@ -68,11 +68,11 @@ class Report:
         return _draw.table(repr(self), ["value", "std"], rows) + "".join(f"<p>{escape(n)}</p>" for n in self.notes)
 
     def to_pandas(self) -> Any:
-        """A DataFrame with one row an eigenvalue; needs pandas."""
+        """A DataFrame with one row per eigenvalue; needs pandas."""
         return _draw.frame({"value": self.values.tolist(), "std": self.std.tolist()})
 
     def plot(self, ax: Any = None) -> Any:
-        """The eigenvalues within two standard deviations; needs matplotlib. Returns the axes."""
+        """Plot the eigenvalues with bars of two standard deviations; needs matplotlib. Returns the axes."""
         values, half = self.values.tolist(), (2 * self.std.nan_to_num()).tolist()
         low, high = ([v + sign * h for v, h in zip(values, half)] for sign in (-1, 1))
         ax = _draw.bars(_draw.axes(ax), values, low, high, "± 2 std")
@@ -90,7 +90,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Rate:
-    """The learning rate in use; `std` is its standard deviation from the noise of probes. NaN before curvature was seen.
+    """The learning rate in use; `std` is its standard deviation due to noise in the probes. NaN until curvature was seen.
 
     >>> Rate(0.01, 0.002)
     Rate(0.01 ± 0.002)
@@ -100,22 +100,22 @@ class Rate:
     std: float
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Bounds that hold at this level: the logarithm is taken to be normal."""
+        """The interval at this level, with a normal distribution for the logarithm."""
         width = NormalDist().inv_cdf((1 + level) / 2) * self.std / self.value
         return self.value * math.exp(-width), self.value * math.exp(width)
 
     def __float__(self) -> float:
-        """The value alone."""
+        """The value without its uncertainty."""
         return self.value
 
     def __repr__(self) -> str:
-        """Both."""
+        """Value and standard deviation."""
         return f"Rate({self.value:.4g} ± {self.std:.2g})"
 
 
 @dataclass(frozen=True)
 class RateReport:
-    """A curvature probe: the learning rate with its uncertainty, what curvature allows for, the price, and notes.
+    """A curvature probe: the learning rate with its uncertainty, the rate that curvature allows, the cost, and notes.
 
     >>> import torch, infhess
     >>> w = torch.nn.Parameter(torch.ones(2))
@@ -141,7 +141,7 @@ class RateReport:
         return rates | _cost(self)
 
     def plot(self, ax: Any = None) -> Any:
-        """The rate with its 95 % interval, and what curvature allows for; needs matplotlib. Returns the axes."""
+        """Plot the rate with its 95 % interval, and the rate that curvature allows; needs matplotlib. Returns the axes."""
         ax, (low, high) = _draw.axes(ax), self.rate.interval()
         _draw.bars(ax, [self.rate.value], [low], [high], "rate, 95 % interval")
         ax.axhline(self.allowed, color=_draw.INK, linestyle="--", linewidth=1.2, label="allowed by curvature")

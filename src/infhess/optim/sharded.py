@@ -1,4 +1,4 @@
-"""Parameters that are sharded over processes (FSDP2, tensor parallel): their local parts, and sums over all of them."""
+"""Parameters that are sharded over processes (FSDP2, tensor parallel): their local parts, and sums over all parts."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from infhess.curvature.flat import length, real, widened
 
 
 def is_sharded(x: Tensor) -> bool:
-    """Whether a tensor is a DTensor. That module takes long to import; before that there are no DTensors."""
+    """Whether a tensor is a DTensor. Importing that module is slow; until someone has done so there are no DTensors."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
 
 
 def local(x: Any) -> Tensor:
-    """The part of a tensor that is of this process, in the same memory."""
+    """The part of a tensor in this process, sharing memory."""
     found: Tensor = x.to_local() if is_sharded(x) else x
     return found
 
 
 def laid_out(x: Any, like: Any) -> Tensor:
-    """A DTensor in the placements of another; gradients may still be sums over processes."""
+    """A DTensor redistributed to the placements of another; gradients may still be partial sums."""
     found: Tensor = x.redistribute(placements=like.placements)
     return found
 
 
 def gathered(x: Tensor, p: Any) -> Tensor:
-    """All of a tensor, with x the local part, laid out as the parameter p is."""
+    """The whole tensor whose local part is x, with placements as those of the parameter p."""
     from torch.distributed.tensor import DTensor
 
     shape, stride = torch.Size(p.shape), p.stride()
@@ -41,13 +41,13 @@ def gathered(x: Tensor, p: Any) -> Tensor:
 
 
 def whole(x: Any) -> Tensor:
-    """All of a tensor, in every process that has a part of it."""
+    """The whole tensor, in every process that has a part of it."""
     found: Tensor = x.full_tensor()
     return found
 
 
 def part(whole: Tensor, p: Any) -> Tensor:
-    """The local part of a tensor that every process has, laid out as the parameter p is; nothing is sent."""
+    """The local part of a tensor that every process has, with placements as those of p; no communication."""
     from torch.distributed.tensor import DTensor, Replicate
 
     everywhere = DTensor.from_local(whole, p.device_mesh, [Replicate()] * p.device_mesh.ndim, run_check=False)
@@ -55,7 +55,7 @@ def part(whole: Tensor, p: Any) -> Tensor:
 
 
 def spread(t: Tensor, p: Any) -> Tensor:
-    """Zeros of the shape of t; each process that has a part of p holds some rows."""
+    """Zeros in the shape of t, distributed by rows over the processes that have a part of p."""
     from torch.distributed.tensor import Replicate, Shard, zeros
 
     placements = [Shard(0) if placement.is_shard() else Replicate() for placement in p.placements]
@@ -63,9 +63,9 @@ def spread(t: Tensor, p: Any) -> Tensor:
 
 
 def shared(p: Tensor, first: int) -> Callable[..., tuple[Tensor, ...]]:
-    """Evaluates a function of stacks of matrices, each matrix by one of the processes that have p, and shares the results.
+    """Evaluates a function of stacks of matrices: each matrix in one of the processes that have p; results are shared.
 
-    Numbers come from one process, so that all have the same; which process is first changes with `first`.
+    Each result comes from one process, so that all have identical numbers; `first` rotates which process begins.
     """
 
     def evaluated(function: Callable[..., tuple[Tensor, ...]], *stacks: Tensor) -> tuple[Tensor, ...]:
@@ -86,7 +86,7 @@ def shared(p: Tensor, first: int) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def totals(values: Sequence[float], params: Sequence[Tensor]) -> list[float]:
-    """Numbers that are each of the local part of a parameter, summed over all its parts: one all-reduce for all of them."""
+    """Sum numbers of local parts of parameters over all parts: one all-reduce for all numbers."""
     found, alike = list(values), dict[tuple[Any, ...], list[int]]()
     for i, p in enumerate(params):
         alike.setdefault(_groups(p), []).append(i)
@@ -102,7 +102,7 @@ def totals(values: Sequence[float], params: Sequence[Tensor]) -> list[float]:
 
 
 def total(values: Sequence[float], params: Sequence[Tensor]) -> float:
-    """Their sum over all parameters and parts."""
+    """The sum of these numbers over all parameters and parts."""
     sums = {_groups(p): (0.0, p) for p in params}
     for value, p in zip(values, params):
         sums[_groups(p)] = sums[_groups(p)][0] + value, p
@@ -110,14 +110,14 @@ def total(values: Sequence[float], params: Sequence[Tensor]) -> float:
 
 
 def _groups(p: Any) -> tuple[Any, ...]:
-    """The groups of processes that have different parts of a parameter."""
+    """The process groups over which a parameter is sharded."""
     if not is_sharded(p):
         return ()
     return tuple(p.device_mesh.get_group(i) for i, placement in enumerate(p.placements) if placement.is_shard())
 
 
 def length_of(groups: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]) -> float:
-    """The length of all tensors as one vector; each group has local parts, and the parameters that they are parts of."""
+    """The norm of all tensors as one vector; each group has local parts, and the parameters that they belong to."""
     if not any(is_sharded(p) for _, params in groups for p in params):
         return length([tensors for tensors, _ in groups])
     squares = [length([[x]]) ** 2 for tensors, _ in groups for x in tensors]
@@ -125,7 +125,7 @@ def length_of(groups: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]) -> fl
 
 
 def lengths(tensors: Sequence[Tensor], params: Sequence[Tensor]) -> list[float]:
-    """The length of each tensor, given the local parts and the parameters that they are parts of."""
+    """The norm of each tensor, from its local parts and the parameters that they belong to."""
     norms = torch._foreach_norm([widened(x) for x in tensors])
     if not any(map(is_sharded, params)):
         return [float(n) for n in norms]
@@ -133,12 +133,12 @@ def lengths(tensors: Sequence[Tensor], params: Sequence[Tensor]) -> list[float]:
 
 
 def size_of(params: Sequence[Tensor]) -> float:
-    """|w|."""
+    """The norm |w| of all parameters."""
     return length_of([([local(real(p.detach())) for p in params], params)])
 
 
 def check_whole(params: Sequence[Tensor], name: str) -> None:
-    """Refuse sharded parameters where second derivatives are needed."""
+    """Refuse sharded parameters, for which second derivatives are not available."""
     if any(map(is_sharded, params)):
         raise RuntimeError(
             f"{name}: parameters are sharded, and cannot be differentiated twice; use RateFree, and call opt.step(closure) "

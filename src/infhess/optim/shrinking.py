@@ -1,4 +1,4 @@
-"""Weight decay without a constant to tune: noise makes weights longer, and part of that is taken off again."""
+"""Weight decay without a constant to tune: noise makes weights longer, and part of that is removed again."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def shrink(
 ) -> None:
     """z −= ½ k κ (|step|/|W|)² W for each matrix W, where the step is `rate` times its direction.
 
-    A step across W lengthens it by ½ (|step|/|W|)² of |W|. Where gradients are noise this is diffusion: |W|² grows step by
-    step, and nothing that the data says is gained. The share κ of it is taken off, of k steps at a time. It depends on neither
-    the units of the loss nor those of the weights. Vectors (biases, gains of normalisation) stay as they are.
+    A step orthogonal to W lengthens it by ½ (|step|/|W|)² of |W|. If gradients are noise, this is diffusion: |W|² grows step by
+    step without fitting the data. The share κ of this growth is removed, every k steps. The result depends on neither the
+    units of the loss nor those of the weights. Vectors (biases, gains of normalisation) stay as they are.
     """
     matrices = [i for i, p in enumerate(part.params) if p.ndim > 1]
     params = [part.params[i] for i in matrices]

@@ -1,4 +1,4 @@
-"""The arithmetic of a step of RateFree, once its direction is known; whole, or sharded over processes."""
+"""The arithmetic of a step of RateFree, for parameters that are whole or sharded over processes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from infhess.optim.rate.rate_state import RateState
 from infhess.optim.scalings.scaler import Scaler
 from infhess.optim.shrinking import shrink
 
-# Steps so many times shorter than their bound by |w| leave |w| much as it is for so many steps.
+# If steps are this many times shorter than their bound, |w| changes little over this many steps.
 FAR, SIZE_HOLDS = 4.0, 16
 
 Owns = list[dict[str, Any]]  # the state of each parameter of a group
 
 
 class WeightSize:
-    """|w|, measured again where a step may come close to its bound by |w|, and every few steps."""
+    """|w|, measured every few steps, and whenever a step may come close to its bound, a share of |w|."""
 
     def __init__(self) -> None:
         self._last, self._age = 0.0, 0
 
     def at(self, parts: Sequence[Live], state: RateState, scale: float) -> float:
-        """For the coming step; `scale` multiplies its rate."""
+        """|w| for the coming step; `scale` multiplies its rate."""
         self._age += 1
         far = FAR * state.rate * scale * state.length <= state.rule.longest * self._last
         if not far or self._age >= SIZE_HOLDS:
@@ -41,9 +41,9 @@ class WeightSize:
 def advance(
     parts: Sequence[Live], known: Sequence[tuple[Owns, list[float]]], scaler: Scaler, state: RateState, size: WeightSize
 ) -> None:
-    """One step with a learning rate: directions, the rate for a step of their length, and the move.
+    """Make one step: directions, the rate for a step of their length, and the move.
 
-    `known` has for each group the state of its parameters, and their steps so far.
+    `known` holds, for each group, the state of its parameters and their numbers of steps.
     """
     if state.weighs_noise:
         state.weigh_noise(sum(lead(part, owns) for part, (owns, _) in zip(parts, known)))
@@ -60,7 +60,7 @@ def advance(
 
 
 def lead(part: Live, owns: Owns) -> float:
-    """⟨g, z − x⟩ of a group."""
+    """⟨g, z − x⟩ of one group."""
     z, x = ([sharded.local(own[name]) for own in owns] for name in ("z", "averaged"))
     leads = [float((g * d).sum()) for g, d in zip(part.grads, torch._foreach_sub(z, x))]
     return sharded.total(leads, part.params)
@@ -69,7 +69,7 @@ def lead(part: Live, owns: Owns) -> float:
 def move(part: Live, owns: Owns, d: list[Tensor], rate: float, r: float, newest: Callable[[float], float]) -> None:
     """z −= rate·(r d + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x.
 
-    c is `newest` of the weight that the average had when the parameter's own began.
+    c = `newest(begun)`, with `begun` the total weight of the average when the parameter's own average began.
     """
     group = part.group
     y, z, x = [real(p) for p in part.params], [own["z"] for own in owns], [own["averaged"] for own in owns]

@@ -1,4 +1,4 @@
-"""What `update` does: an estimate of curvature by the chosen method, and the step of the chosen kind for it."""
+"""What `update` does: estimate curvature by the chosen method, and choose the step length."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from infhess.preconditioners import build
 from infhess.preconditioners.build import Built
 from infhess.preconditioners.scaling import Scaling
 
-# Fresh batches that a step is measured on, and Lanczos iterations on each.
+# Fresh batches on which a step is measured, and Lanczos iterations on each.
 FRESH, ITERATIONS = 4, 6
-# Without convexity: the longest step relative to |w|, the first relative to |w|, and the growth from one estimate to the next.
+# Nonconvex: the longest step relative to |w|, the first relative to |w|, and the growth from one estimate to the next.
 LONGEST, FIRST, GROWTH = 0.03, 0.01, 4.0
-# With convexity: the longest step relative to the longest of the batches probed, since losses other than quadratics may
-# curve more where a step leads.
+# Convex: the longest step relative to the longest on the batches probed, since losses other than quadratics may have more
+# curvature where a step leads.
 LONGER = 3.0
 
 
 class Step(NamedTuple):
-    """P², what multiplies P²g (NaN: the base's own rate), the longest |Δw|, and notes."""
+    """P², the factor on P²g (NaN: the base's own rate), the longest |Δw|, and notes."""
 
     scaling: Scaling
     step: float
@@ -42,7 +42,7 @@ class Update:
 
     base: torch.optim.Optimizer
     state: ControllerState
-    sizes: list[int]  # of the blocks
+    sizes: list[int]  # sizes of the blocks
     rank: int
     blocks: str
     method: str
@@ -62,7 +62,7 @@ class Update:
         return build.pooled(source, pool, self.rank, steps, root)
 
     def _root(self, source: Hessian) -> Tensor | None:
-        """The root of the base's own scaling; before its first step, from the squares of a few gradients."""
+        """The square root of the base's own scaling; before its first step, from the squares of a few gradients."""
         if not adaptive(self.base):
             return None
         if all(moved(self.base.state.get(p, {})) for p in source.flat.params):
@@ -73,12 +73,12 @@ class Update:
         return sqrt_scaling(self.base, source.like, squares)
 
     def step(self, source: Hessian, found: Built) -> Step:
-        """The step of the chosen kind, and P² with the factor that goes with it."""
+        """The step of the chosen kind, and P² with the factor to match."""
         scaling, without_factor = found.scaling, replace(found.scaling, factor=1.0)
-        if self.step_length == "keep":  # Adam's own rate is for gradients of its own scale
+        if self.step_length == "keep":  # Adam's own rate is meant for gradients in its own scale
             return Step(without_factor if self.method == "paper" or adaptive(self.base) else scaling, math.nan)
         if self.step_length == "paper":
-            if not math.isnan(found.step):  # 1/b0 for the paper's layers
+            if not math.isnan(found.step):  # 1/b0 for the paper's method by layer
                 return Step(scaling, found.step)
             # α² = Σ₁/Σ_k times the base's rate.
             alpha2 = scaling.factor if self.method == "paper" else float(found.values[0]) * scaling.factor
@@ -93,10 +93,10 @@ class Update:
 
 
 def measured_step(source: Hessian, scaling: Scaling, state: ControllerState, w: Tensor, decay: float) -> Step:
-    """1/λmax(P²B), the mean over a few fresh batches; bounded once negative curvature has been seen.
+    """1/λmax(P²B), averaged over a few fresh batches; bounded once negative curvature was seen.
 
-    Weight decay is added to λmax: the base applies it at the same rate, outside of P. Where batches have few points the mean
-    is that of λ² over that of λ: in the mean square, steps on single points are stable up to twice its inverse.
+    Weight decay is added to λmax: the base applies it at the same rate, outside P. For small batches λ is replaced by the mean
+    of λ² over the mean of λ: in mean square, steps on single points are stable up to twice its inverse.
     """
     found, last, size = _probes(source, scaling)
     mean = sum(f.value for f in found) / len(found)
@@ -110,7 +110,7 @@ def measured_step(source: Hessian, scaling: Scaling, state: ControllerState, w: 
 
 
 def _probes(source: Hessian, scaling: Scaling) -> tuple[list[Largest], Batch, int]:
-    """λmax(P²B) on fresh batches, at least four and 32 points, without zero gradients; the last batch, points of one."""
+    """λmax(P²B) on at least four fresh batches and 32 points, skipping zero gradients; the last batch, and points per batch."""
     found: list[Largest] = []
     last, points, tries, failure = None, 0, 0, None
     while (len(found) < FRESH or points < SMALL) and tries < 4 * FRESH + SMALL:
@@ -127,7 +127,7 @@ def _probes(source: Hessian, scaling: Scaling) -> tuple[list[Largest], Batch, in
 
 
 def _bounded(scaling: Scaling, rate: float, state: ControllerState, size: float, length: float) -> Step:
-    """A rate that moves w by a hundredth at first, and grows at most fourfold from one estimate to the next."""
+    """A rate that first moves w by a hundredth of |w|, and grows at most fourfold from one estimate to the next."""
     notes = ["negative curvature was seen: steps are kept below 3 % of |w|"]
     before = state.step * state.factor if state.active else math.nan
     most = GROWTH * before if before > 0 else FIRST * size / length if size > 0 else math.inf

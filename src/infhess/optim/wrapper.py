@@ -1,4 +1,4 @@
-"""A torch optimizer around another: shared groups, one state dict, and what was learnt about curvature."""
+"""A torch optimizer around another: shared groups, one state dict, and learnt curvature."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from infhess.optim.preconditioning.scaled_step import scaled_step
 from infhess.optim.sharded import check_whole
 from infhess.preconditioners.scaling import Scaling
 
-# The size of all directions together, at most, by default: 1 GiB in single precision.
+# Largest size of all directions together, by default: 1 GiB in single precision.
 LARGEST_BASIS = 2**28
 
 
@@ -36,7 +36,7 @@ class Wrapper(CurvatureOptimizer):
         self._link(self.param_groups, base.state)
         self.rank = rank or max(1, min(32, LARGEST_BASIS // max(self._size(), 1)))
         self._learnt = PreconditionerState(self.rank, blocks)
-        self._published = False  # whether the names of what was learnt are in `state`
+        self._published = False  # whether what was learnt is listed in `state`
         self._state.base_rate = made_with_rate(self.param_groups)
 
     @property
@@ -44,11 +44,11 @@ class Wrapper(CurvatureOptimizer):
         return self._learnt.controller
 
     def _size(self) -> int:
-        """Real numbers in all parameters."""
+        """Number of real entries in all parameters."""
         return sum(numbers(self._params()))
 
     def _link(self, groups: list[dict[str, Any]], state: Any) -> None:
-        """The base and the wrapper share groups and state."""
+        """Share groups and state between the base and the wrapper."""
         self.param_groups = self.base.param_groups = groups
         self.state = self.base.state = state
         self._linked = True
@@ -62,22 +62,22 @@ class Wrapper(CurvatureOptimizer):
     @property
     @full_precision
     def due(self) -> bool:
-        """Whether curvature along the steps has left what was predicted, so that it is time for another `update`."""
+        """Whether curvature along the steps has left the prediction, so that another `update` is due."""
         if not self._state.directions:
             return False
         own = self._learnt.blocks
         return self._learnt.drift.due(torch.cat([o.values for o in own]), torch.cat([o.gain for o in own]))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """One more group for the base. Everything learnt so far is forgotten: it was about another set of parameters."""
-        if not self._linked:  # called by the constructor, for groups that the base has already
+        """Add a group to the base. Everything learnt is forgotten: it was about another set of parameters."""
+        if not self._linked:  # called by the constructor, for groups that the base already has
             super().add_param_group(param_group)
             return
         self.base.add_param_group(param_group)
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything learnt: until the next estimate the wrapper is its base again."""
+        """Forget all that was learnt: until the next estimate this equals its base again."""
         self._learnt.reset()
         for entry in self.state.values():
             for name in [key for key in entry if str(key).startswith(PREFIX)]:
@@ -85,7 +85,7 @@ class Wrapper(CurvatureOptimizer):
         self._published = False
 
     def allocate(self) -> None:
-        """Allocate directions now: distributed checkpoints restore only what has memory waiting for it."""
+        """Allocate directions now: distributed checkpoints only load into tensors that exist."""
         self._learnt.allocate(self.param_groups)
         if adaptive(self.base) and self._learnt.root is None:
             self._learnt.root = torch.ones(self._size()).to(like_of(self._params()))
@@ -95,7 +95,7 @@ class Wrapper(CurvatureOptimizer):
 
     @full_precision_step
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the base with preconditioned gradients; the closure runs once, and its loss is returned."""
+        """Make a step of the base with preconditioned gradients; the closure runs once, and its loss is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -114,15 +114,15 @@ class Wrapper(CurvatureOptimizer):
 
     @property
     def _drives(self) -> bool:
-        """Whether training passes decide on the steps."""
+        """Whether the closure's training passes are watched, and decide on the steps."""
         raise NotImplementedError
 
     def _before_step(self) -> None:
-        """Micro-batches were seen, and gradients are final."""
+        """Called before a step if micro-batches were seen; gradients are final."""
         raise NotImplementedError
 
     def _install(self, scaling: Scaling) -> None:
-        """Take P² into use; the base's momentum, gathered under another P², is set to zero."""
+        """Put P² into use; the base's momentum, accumulated under another P², is set to zero."""
         for p in self._params():
             for name in ("momentum_buffer", "exp_avg"):
                 if isinstance(self.state.get(p, {}).get(name), Tensor):
@@ -131,7 +131,7 @@ class Wrapper(CurvatureOptimizer):
         self._published = False
 
     def _follow(self, decision: Decision) -> None:
-        """Do what a controller has decided."""
+        """Apply a controller's decision."""
         state = self._state
         if decision.scaling is not None:
             self._install(decision.scaling)
@@ -140,7 +140,7 @@ class Wrapper(CurvatureOptimizer):
         state.limit, state.momentum = decision.limit, decision.momentum
 
     def _source(self, loss: Loss, batches: Iterable[Batch], **options: Any) -> Hessian:
-        """The curvature of what is minimised: of −loss where the base maximises. Options are those of `Hessian`."""
+        """The curvature of the objective: of −loss if the base maximises. Options are those of `Hessian`."""
         params = self._params()
         check_whole(params, "Preconditioned")
         if not callable(loss):
@@ -162,9 +162,9 @@ class Wrapper(CurvatureOptimizer):
     # ---- copies and checkpoints
 
     def _publish(self) -> None:
-        """Put what was learnt into `state`, next to the base's own, for tools that read the names of a checkpoint from it.
+        """List what was learnt in `state`, next to the base's own entries, for tools that read a checkpoint's names from there.
 
-        Only once the base has made its own state of a parameter: many do so only where they find none at all.
+        Only once the base has created its state for a parameter: many do so only if there is none at all.
         """
         params = self._params()
         ready = [isinstance(self.base, torch.optim.SGD) or bool(self.state.get(p)) for p in params]
@@ -174,7 +174,7 @@ class Wrapper(CurvatureOptimizer):
         self._published = all(ready)
 
     def state_dict(self) -> dict[str, Any]:
-        """The base's state and groups; and for each parameter the directions, gains and scalars."""
+        """The base's state and groups, and for each parameter the directions, gains and scalars."""
         base_state, params = self.state, self._params()
         ours = zip(params, self._learnt.entries(params))
         both: Any = {**base_state, **{p: {**base_state.get(p, {}), **entries} for p, entries in ours}}
@@ -185,16 +185,16 @@ class Wrapper(CurvatureOptimizer):
             self.state = base_state
 
     def _accept(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Hand the base its part of a checkpoint, and keep the wrapper's until the base has accepted its own."""
+        """Give the base its part of a checkpoint, and hold back the wrapper's until the base has accepted its own."""
         theirs, ours = split_entries(state_dict["state"])
-        names = params_of(state_dict["param_groups"])  # a checkpoint has names in the place of parameters
+        names = params_of(state_dict["param_groups"])  # a checkpoint has indices instead of parameters
         for name, p in zip(names, self._params()):
             self._learnt.check(name, p, ours.get(name, {}))
         self._incoming = [ours.get(name, {}) for name in names]
         return {**state_dict, "state": theirs}
 
     def _adopt(self, incoming: Any) -> None:
-        """What was learnt, or nothing: then the learning rates are those of a bare base."""
+        """Take over what was learnt; if there is nothing, learning rates are those of the bare base."""
         self._learnt.adopt(self.param_groups, incoming)
         if not any(incoming):
             self._state.base_rate = made_with_rate(self.param_groups)

@@ -1,4 +1,4 @@
-"""Priors over a matrix, and what products with it say."""
+"""Priors over a matrix, and conditioning them on products."""
 
 from infhess.posterior.base import ContradictionError, Posterior
 from infhess.posterior.observations import Observations

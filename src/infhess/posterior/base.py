@@ -1,4 +1,4 @@
-"""What a posterior over a matrix can tell, whatever the prior."""
+"""What every posterior over a matrix can do, whatever the prior."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infhess.posterior.storage import write
 
 
 class GivesPosterior(Protocol):
-    """A prior, as far as every posterior knows it."""
+    """The part of a prior's interface that posteriors need."""
 
     def given(self, observations: Observations) -> Posterior:
         """The posterior."""
@@ -27,7 +27,7 @@ class GivesPosterior(Protocol):
 class Posterior(_draw.Rows):
     """p(B | Y, S): an operator `mean`, the variance of any uᵀBv, samples, the evidence, eigenpairs with error bars.
 
-    A value: `extend` gives a new posterior and leaves this one as it is.
+    Immutable: `extend` returns a new posterior and leaves this one unchanged.
 
     >>> import torch, infhess
     >>> S, B = torch.eye(3)[:, :2], torch.diag(torch.tensor([4.0, 2.0, 1.0]))
@@ -54,12 +54,12 @@ class Posterior(_draw.Rows):
 
     @property
     def S(self) -> Tensor:
-        """The directions (M, m) as they were given."""
+        """The directions (M, m) as given."""
         return self.observations.S * self.observations.norms.to(self.observations.S)
 
     @property
     def Y(self) -> Tensor:
-        """The products (N, m) as they were given."""
+        """The products (N, m) as given."""
         return self.observations.Y * self.observations.norms.to(self.observations.Y)
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class Posterior(_draw.Rows):
         return self._variance(u, v).to(self.observations.Y.dtype)
 
     def _variance(self, u: Any, v: Any) -> Tensor:
-        """The same in double precision: a variance may be too large, or too small, for the dtype of its root."""
+        """The same in double precision: a variance may over- or underflow in the dtype of the data."""
         N, M = self.shape
         like = self.observations.Y
         same = u is v and N == M
@@ -95,12 +95,12 @@ class Posterior(_draw.Rows):
 
     @full_precision
     def sample(self, V: Any, generator: torch.Generator | None = None) -> Tensor:
-        """A draw of B @ V for a thin V (M, k) or a vector (M,): no N×N array."""
+        """A draw of B @ V for a thin V (M, k) or a vector (M,), without an N×N array."""
         M = self.shape[1]
         V = as_vectors(V, "V", M, self.observations.Y)
         if not bool(finite(V).all()):
             raise ValueError("V: expected finite vectors, got NaN or infinity")
-        size = float(V.abs().max()) if V.any() else 1.0  # squares of V are asked for
+        size = float(V.abs().max()) if V.any() else 1.0  # squares of V will be computed
         draw = self._sample(V.reshape(M, -1) / size, generator) * size
         return draw[:, 0] if V.ndim == 1 else draw
 
@@ -122,7 +122,7 @@ class Posterior(_draw.Rows):
 
     @full_precision
     def _columns(self, k: int = 10) -> dict[str, list[Any]]:
-        """The k largest eigenvalues of the mean; its singular values where B is not square, which have no interval."""
+        """The k largest eigenvalues of the mean; if B is not square, its singular values, which have no interval."""
         k, (N, M) = count(k, "k"), self.shape
         if N != M:
             values = self.svd(min(k, N, M)).values
@@ -133,16 +133,16 @@ class Posterior(_draw.Rows):
         return {"eigenvalue": list(range(1, len(values) + 1))} | {name: c.tolist() for name, c in columns.items()}
 
     def as_dict(self, *, k: int = 10) -> dict[str, Any]:
-        """Plain numbers and lists: the k largest eigenvalues of the mean, with 95 % of the posterior."""
+        """Plain numbers and lists: the k largest eigenvalues of the mean, with 95 % posterior intervals."""
         about = {"shape": list(self.shape), "observations": len(self), "prior": str(self.prior)}
         return {**self._columns(k), **about}
 
     def to_pandas(self, *, k: int = 10) -> Any:
-        """A DataFrame of the k largest eigenvalues of the mean, with 95 % of the posterior; needs pandas."""
+        """A DataFrame of the k largest eigenvalues of the mean, with 95 % posterior intervals; needs pandas."""
         return _draw.frame(self._columns(k))
 
     def plot(self, ax: Any = None, *, k: int = 10) -> Any:
-        """The k largest eigenvalues of the mean, with the 95 % of the posterior for the curvature along their vectors.
+        """Plot the k largest eigenvalues of the mean, with 95 % posterior intervals of the curvature along their vectors.
 
         Needs matplotlib; returns the axes.
         """
@@ -168,7 +168,7 @@ class Posterior(_draw.Rows):
 
 
 class ContradictionError(ValueError):
-    """Exact products that no matrix (or no symmetric matrix) can have given.
+    """Exact products that no matrix (or no symmetric matrix) could have given.
 
     >>> import torch, infhess
     >>> S = torch.tensor([[1.0, 1.0], [0.0, 0.0]])  # the same direction twice
@@ -183,7 +183,7 @@ class ContradictionError(ValueError):
 def agree(Y: Tensor, null: Tensor, data: torch.dtype) -> None:
     """Exact products Y of directions S with S @ null = 0 must have Y @ null = 0, or they contradict each other.
 
-    Each combination is held against the rounding of the very columns that it combines.
+    Each combination is compared with the rounding of the columns that it combines.
     """
     if not null.shape[1]:
         return

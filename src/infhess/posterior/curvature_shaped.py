@@ -14,12 +14,12 @@ from infhess._random import normal
 from infhess.lowrank import LowRank, Tall
 from infhess.posterior.base import GivesPosterior, Posterior
 
-# The median of a squared standard normal: it turns a median of squares into a variance.
+# The median of a squared standard normal: converts a median of squares into a variance.
 MEDIAN_OF_SQUARE = 0.4549364
 
 
 class RidgePrior(GivesPosterior, Protocol):
-    """ρ, or None where it is to be read from the products."""
+    """ρ, or None to estimate it from the products."""
 
     @property
     def ridge(self) -> float | None:
@@ -27,15 +27,15 @@ class RidgePrior(GivesPosterior, Protocol):
 
 
 class CurvatureShapedPosterior(Posterior):
-    """B_m = Y (T + ρ diag T)⁻¹ Yᵀ with T = SᵀBS, and its plug-in the symmetric part of SᵀY.
+    """B_m = Y (T + ρ diag T)⁻¹ Yᵀ with T = SᵀBS, for which the symmetric part of SᵀY is plugged in.
 
-    With W = V = B, Λ = √ρ B and B0 = 0, Eq. (17) of de Roos & Hennig 2019 is exactly Y (T + ρ diag T)⁻¹ (BS)ᵀ, and Y
-    stands for BS. Mini-batch noise has this shape (Λ = √ρ B as for a Wishart matrix, ρ = c / batch size).
+    With W = V = B, Λ = √ρ B and B0 = 0, Eq. (17) of de Roos & Hennig 2019 is exactly Y (T + ρ diag T)⁻¹ (BS)ᵀ, with Y in
+    place of BS. Mini-batch noise has this shape (Λ = √ρ B as for a Wishart matrix, ρ = c / batch size).
 
-    The prior takes B to be positive. Where T is not, by noise or by negative curvature, B + cI is inferred from the products
-    Y + cS, with −c at about the lowest eigenvalue, and c taken off the result: the positive part of an indefinite matrix is
-    found as well as that of a positive one, and what is negative in the mean is clipped. T is then divided by √(Tᵢᵢ Tⱼⱼ), where
-    its noise is the same in every entry, clipped to its positive eigenvalues, and the ridge ρ I added.
+    The prior assumes B to be positive. If T is not, by noise or by negative curvature, B + cI is inferred from the products
+    Y + cS, with −c near the lowest eigenvalue, and c is subtracted from the result: the positive part of an indefinite matrix
+    is found as well as that of a positive one, and negative parts of the mean are clipped. T is then divided by √(Tᵢᵢ Tⱼⱼ), so
+    that its noise is the same in every entry, clipped to its positive eigenvalues, and the ridge ρ I is added.
     """
 
     prior: RidgePrior
@@ -43,7 +43,7 @@ class CurvatureShapedPosterior(Posterior):
     @cached_property
     @full_precision
     def noise(self) -> float | None:
-        """ρ: given, or from the asymmetry of SᵀY; None (unknown, not zero) where SᵀY is symmetric or too small."""
+        """ρ: given, or from the asymmetry of SᵀY; None (unknown, not zero) if SᵀY is symmetric or too small."""
         if self.prior.ridge is not None:
             return self.prior.ridge
         Y = self.observations.Y
@@ -52,10 +52,10 @@ class CurvatureShapedPosterior(Posterior):
     @cached_property
     @full_precision
     def shift(self) -> float:
-        """c ≥ 0 where T is indefinite beyond rounding: minus the lowest Ritz value on the span of S, and half its residual.
+        """c ≥ 0, if T is indefinite beyond rounding: minus the lowest Ritz value on the span of S, plus half its residual.
 
-        A Ritz value lies above the lowest eigenvalue by up to its residual; half of it was the best of 0, ½ and 1 on nets and
-        on regression with small batches.
+        A Ritz value exceeds the lowest eigenvalue by up to its residual; half of that was best among 0, ½ and 1, on nets and on
+        regression with small batches.
         """
         T = self.observations.SY
         diagonal = T.diagonal().abs()
@@ -83,7 +83,7 @@ class CurvatureShapedPosterior(Posterior):
 
     @cached_property
     def _modes(self) -> tuple[Tensor, Tensor]:
-        """c (p,), F (m, p): (T + ρ diag T)⁻¹ = F diag(1/c) Fᵀ on the directions whose curvature stood out as positive."""
+        """c (p,), F (m, p): (T + ρ diag T)⁻¹ = F diag(1/c) Fᵀ on the directions with clearly positive curvature."""
         diagonal = self._T.diagonal().abs()
         scale = diagonal.clamp(min=float(diagonal.max()) * torch.finfo(diagonal.dtype).eps + 1e-300).sqrt()
         values, Z = torch.linalg.eigh(self._T / scale[:, None] / scale)
@@ -103,10 +103,10 @@ class CurvatureShapedPosterior(Posterior):
         return LowRank(0.0, vectors, torch.diag((values.to(self._T) - self.shift).clamp(min=0)))
 
     def _variances(self, u: Tensor, v: Tensor) -> Tensor:
-        """The noise of the products carried to first order into uᵀB_m v; NaN where the noise is unknown.
+        """The noise of the products, propagated to first order into uᵀB_m v; NaN if the noise is unknown.
 
-        With W = B the model's own variance is zero at the mean, so that these bars tell of noise, and only of what B_m
-        knows of it: few products make them too short. `infhess.spectrum` gives intervals that hold.
+        With W = B the model's own variance at the mean is zero, so these bars contain only noise, as far as B_m knows it: with
+        few products they are too short. `infhess.spectrum` gives intervals with correct coverage.
 
         δB_m = δY K Yᵀ + Y K δYᵀ − Y K sym(SᵀδY) K Yᵀ gives uᵀδB_m v = Σⱼ δyⱼᵀ zⱼ with zⱼ = qⱼ (u − Sp/2) + pⱼ (v − Sq/2),
         p = KYᵀu, q = KYᵀv. The covariance is that of a product with a Wishart matrix, Cov(δyⱼ) = ρ (Tⱼⱼ B_m + yⱼyⱼᵀ):
@@ -125,12 +125,12 @@ class CurvatureShapedPosterior(Posterior):
         return variances
 
     def _sample(self, V: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The mean with products that are wrong by a fresh draw of their noise, to first order, as `variance`."""
+        """The mean for products perturbed by a fresh draw of their noise, to first order, as in `variance`."""
         if self.noise is None:
             raise ValueError(UNKNOWN_NOISE)
         Y, (c, F) = Tall(self._Y), self._modes
         draws = normal(len(c), len(self), like=c, generator=generator)
-        # δY = Y small: the root of B_m is YF c^{−½}, and yⱼ itself is the j-th unit vector.
+        # δY = Y small: the root of B_m is YF c^{−½}, and yⱼ itself corresponds to the j-th unit vector.
         small = (F / c.sqrt()) @ draws * self._T.diagonal().abs().sqrt()
         small = self.noise**0.5 * (small + torch.diag(normal(len(self), like=c, generator=generator)))
         q = self._K @ Y.t(V)
@@ -141,7 +141,7 @@ class CurvatureShapedPosterior(Posterior):
 
     @full_precision
     def log_evidence(self) -> Tensor:
-        """Not defined: this prior is made of the matrix it is a prior of."""
+        """Not defined: this prior depends on the matrix itself."""
         raise ValueError(
             "log_evidence is not defined for CurvatureShaped: its prior is plugged in from the data; use Isotropic"
         )
@@ -156,8 +156,8 @@ UNKNOWN_NOISE = (
 def asymmetry(T: Tensor, Y_norms: Tensor, dtype: torch.dtype) -> float | None:
     """ρ = c / batch size from the asymmetry of T = SᵀY: the median of (Tᵢⱼ − Tⱼᵢ)² / 2(|TᵢᵢTⱼⱼ| + T̄ᵢⱼ²) over pairs.
 
-    With a fresh batch for each direction the antisymmetric part of T is noise, of that variance times ρ where the noise
-    has the shape of B. None where there is nothing to read: fewer than 6 directions, or T symmetric to rounding.
+    With a fresh batch for each direction the antisymmetric part of T is noise, with that variance times ρ if the noise has the
+    shape of B. None if there is nothing to estimate from: fewer than 6 directions, or T symmetric to rounding.
     """
     m = len(T)
     i, j = torch.triu_indices(m, m, offset=1, device=T.device)

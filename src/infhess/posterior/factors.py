@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def as_matrix(F: Tensor, size: int) -> Tensor:
-    """A number, a diagonal or a matrix, as a matrix."""
+    """A number, a diagonal or a matrix, as a full matrix."""
     return F if F.ndim == 2 else torch.diag(F.expand(size))
 
 
@@ -18,7 +18,7 @@ def times(F: Tensor, X: Tensor) -> Tensor:
 
 
 def root(F: Tensor) -> Tensor:
-    """The symmetric square root of a number, a diagonal or a matrix; what rounding made negative counts as 0."""
+    """The symmetric square root of a number, a diagonal or a matrix; negative values from rounding count as 0."""
     if F.ndim < 2:
         return F.clamp(min=0).sqrt()
     values, w = torch.linalg.eigh((F + F.mT) / 2)

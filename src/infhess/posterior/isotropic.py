@@ -1,4 +1,4 @@
-"""The paper's choice, B0 = b0 I, W = w0 I, Λ = λ0 I: everything in closed form, no eigenproblem of size N."""
+"""The paper's choice, B0 = b0 I, W = w0 I, Λ = λ0 I: everything in closed form, without an eigenproblem of size N."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class IsotropicPosterior(Posterior):
 
     @property
     def r(self) -> float:
-        """(λ0/w0)²: all of the noise that the mean depends on."""
+        """(λ0/w0)²: the mean depends on the noise through this ratio alone."""
         return (self.prior.noise / self.prior.scale) ** 2
 
     @cached_property
@@ -58,7 +58,7 @@ class IsotropicPosterior(Posterior):
 
     @cached_property
     def _unseen(self) -> Tensor:
-        """Posterior over prior variance along each mode of S: r / (σ² + r)."""
+        """The ratio of posterior to prior variance along each mode of S: r / (σ² + r)."""
         return self.r / (self._modes.sigma.square() + self.r)
 
     def _mean(self) -> LowRank:
@@ -73,7 +73,7 @@ class IsotropicPosterior(Posterior):
 
     @full_precision
     def newton(self, g: Tensor, out: Tensor | None = None) -> Tensor:
-        """B_m⁻¹ g = [g − Δ (SᵀY + b0 r I)⁻¹ Sᵀg] / b0: the inverse without the mean, three passes over S and Y."""
+        """B_m⁻¹ g = [g − Δ (SᵀY + b0 r I)⁻¹ Sᵀg] / b0: the inverse without forming the mean, in three passes over S and Y."""
         obs, b0 = self.observations, self.prior.mean
         g = as_vectors(g, "g", self.shape[0], obs.S)
         if b0 == 0:
@@ -86,14 +86,14 @@ class IsotropicPosterior(Posterior):
         return out
 
     def _variances(self, u: Tensor, v: Tensor) -> Tensor:
-        """w0² |u|² [ |v⊥|² + Σᵢ r/(σᵢ² + r) (Pᵀv)ᵢ² ]: nothing cancels, however small the noise."""
+        """w0² |u|² [ |v⊥|² + Σᵢ r/(σᵢ² + r) (Pᵀv)ᵢ² ]: no cancellation, however small the noise."""
         a, outside = self._modes.split(v)
         unknown = outside.to(a).square().sum(0) + self._unseen @ a.square()
         variances: Tensor = self.prior.scale**2 * u.to(a).square().sum(0) * unknown
         return variances
 
     def _sample(self, V: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The rows of B − B_m are independent, of covariance w0² [ I − PPᵀ + P diag(r/(σ² + r)) Pᵀ ]: thin roots suffice."""
+        """The rows of B − B_m are independent, with covariance w0² [ I − PPᵀ + P diag(r/(σ² + r)) Pᵀ ]: thin roots suffice."""
         a, outside = self._modes.split(V)
         outside = outside.to(a)
         spread = root(outside.mT @ outside + a.mT @ (self._unseen[:, None] * a))
@@ -102,7 +102,7 @@ class IsotropicPosterior(Posterior):
 
     @full_precision
     def log_evidence(self) -> Tensor:
-        """log N(Y; b0 S, w0² (G + rI) ⊗ I), for Y as it was given (not divided by |s|)."""
+        """log N(Y; b0 S, w0² (G + rI) ⊗ I), for Y as given (not divided by |s|)."""
         if self.prior.noise == 0:
             raise ValueError(NO_EVIDENCE)
         obs, (N, m) = self.observations, (self.shape[0], len(self))

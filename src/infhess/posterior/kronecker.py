@@ -31,9 +31,9 @@ class KroneckerPrior(GivesPosterior, Protocol):
 class KroneckerPosterior(Posterior):
     """B_m = B0 + W X SᵀV, where (W⊗SᵀVS + Λ⊗D) vec X = vec Δ, D = diag(SᵀRS), Δ = Y − B0 S.
 
-    Eq. (17) of de Roos & Hennig 2019, with different factors left and right. U diagonalises W and Λ at once, Q does
-    SᵀVS and D, so that X = U [ (UᵀΔQ) ⊘ (w gᵀ + l hᵀ) ] Qᵀ with the diagonals w, l and g, h.
-    Diagonal factors cost O(N m²), dense ones O(N³) once; all of it in double precision.
+    Eq. (17) of de Roos & Hennig 2019, with different factors left and right. U diagonalises W and Λ jointly, Q does the same
+    for SᵀVS and D, so that X = U [ (UᵀΔQ) ⊘ (w gᵀ + l hᵀ) ] Qᵀ with the diagonals w, l and g, h.
+    Diagonal factors cost O(N m²), dense ones O(N³) once; everything is in double precision.
     """
 
     prior: KroneckerPrior
@@ -88,7 +88,7 @@ class KroneckerPosterior(Posterior):
 
     @cached_property
     def _delta(self) -> Tensor:
-        """Δ; what prior and noise both take to be known must be as they say."""
+        """Δ; what both prior and noise treat as known exactly must agree with the data."""
         Y = self._double(self.observations.Y)
         delta = Y - self._B0(self._S)
         data = self.observations.given
@@ -112,7 +112,7 @@ class KroneckerPosterior(Posterior):
     def _gain(self, delta: Tensor) -> Tensor:
         """W U [ (UᵀΔQ) ⊘ (w gᵀ + l hᵀ) ] (N, p): the posterior mean is B0 plus this times (VSQ)ᵀ."""
         if not bool(self._L.any()) and bool((self._left.a > 0).all()) and not self._left.null.shape[1]:
-            g = self._right.g  # exact products of every row: W drops out, and with it the rounding of its inverse
+            g = self._right.g  # exact products of every row: W cancels, and so does the rounding of its inverse
             return delta @ (self._right.Q * torch.where(g > 0, 1 / g, 0.0))
         return times(self._W, self._left @ (self._rotate(delta) * self._inverse_weights()))
 
@@ -123,7 +123,7 @@ class KroneckerPosterior(Posterior):
             return Dense((self._double(self.prior.mean) + left @ right.mT).to(like))
         d = self.prior.mean if self.prior.mean.ndim == 0 else self.prior.mean.to(like)
         unit = torch.linalg.vector_norm(right, dim=0).clamp(min=torch.finfo(right.dtype).tiny)
-        return LowRank(d, (left * unit).to(like), None, (right / unit).to(like))  # each in the range of their dtype
+        return LowRank(d, (left * unit).to(like), None, (right / unit).to(like))  # each within the range of the dtype
 
     def _variances(self, u: Tensor, v: Tensor) -> Tensor:
         """(uᵀWu)(vᵀVv) − Σ_ij (UᵀWu)ᵢ² (QᵀSᵀVv)ⱼ² / (w gᵀ + l hᵀ)_ij."""
@@ -139,7 +139,7 @@ class KroneckerPosterior(Posterior):
         return root(self._W), root(self._L)
 
     def _sample(self, V: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Matheron's rule: a draw (B', Y') from the prior, moved by the posterior's answer to Y − Y'."""
+        """Matheron's rule: a draw (B', Y') from the prior, moved by the posterior's response to Y − Y'."""
         thin = torch.cat([self._S, self._double(V)], dim=1)
         (N, _), m, (W_root, L_root) = self.shape, len(self), self._roots
         gram = root(thin.mT @ times(self._V, thin))
@@ -151,7 +151,7 @@ class KroneckerPosterior(Posterior):
 
     @full_precision
     def log_evidence(self) -> Tensor:
-        """log N(Y; B0 S, W⊗SᵀVS + Λ⊗D), for Y as it was given (not divided by |s|)."""
+        """log N(Y; B0 S, W⊗SᵀVS + Λ⊗D), for Y as given (not divided by |s|)."""
         N, m = self.shape[0], len(self)
         exact = not bool(self._L.any()) or not bool(self._D.any())
         if exact or self._right.null.shape[1] or self._left.null.shape[1] or not bool((self._weights > 0).all()):
@@ -163,7 +163,7 @@ class KroneckerPosterior(Posterior):
 
     @full_precision
     def extend(self, s: Any, y: Any) -> Posterior:
-        """The posterior with one more observation: the left eigenproblem, which does not change, is not done again."""
+        """The posterior with one more observation; the left eigenproblem does not change, and is not solved again."""
         extended = super().extend(s, y)
         if "_left" in self.__dict__:
             extended.__dict__["_left"] = self._left

@@ -1,4 +1,4 @@
-"""The data: unit directions, the products observed along them, and the small Gram matrices, which grow by a row."""
+"""The data: unit directions, the products observed along them, and small Gram matrices that grow row by row."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from infhess.lowrank.tall import SLAB
 
 
 class _Buffer:
-    """Memory for observations, one per row: contiguous for products, and another one is written in place."""
+    """Memory for observations, one per row: contiguous for products, and new ones are written in place."""
 
     def __init__(self, S: Tensor, Y: Tensor, capacity: int) -> None:
         self.S, self.Y = room(capacity, S.shape[1], S), room(capacity, Y.shape[1], Y)
         self.used = len(S)
         for kept, given in ((self.S, S), (self.Y, Y)):
-            # A slab at a time where this is a transpose: that of all is twice as slow.
+            # For a transpose, copy a slab at a time: copying all at once is twice as slow.
             slab = given.shape[1] if given.stride(1) == 1 else SLAB
             for rows, columns in zip(torch.split(kept[: self.used], slab, 1), torch.split(given, slab, 1)):
                 rows.copy_(columns)
-            kept[self.used :] = 0  # so that the pages of a long row are there when the loop comes to it
+            kept[self.used :] = 0  # touch the pages of a long row before it is needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,17 +42,17 @@ class Modes:
     of_S: bool
 
     def split(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Coordinates Pᵀu in double precision, and what is left of u outside of the span."""
+        """Coordinates Pᵀu in double precision, and the part of u outside the span."""
         inside = self.F.mT @ Tall(self.A).t(u)
         return inside, u - Tall(self.A) @ (self.F @ inside)
 
 
 class Observations:
-    """m observations y = B s, kept with |s| = 1: (s, y) and (cs, cy) say the same of B, for every noise model here.
+    """m observations y = B s, stored with |s| = 1: (s, y) and (cs, cy) say the same about B, under every noise model here.
 
     S (M, m) and Y (N, m) are the unit directions and their products, `norms` (m,) the lengths that were divided out. The
-    Gram matrices SS = SᵀS, SY = SᵀY and YY = YᵀY, in double precision, are computed when first asked for; from then on each
-    grows by a row with every further observation, and is never computed again.
+    Gram matrices SS = SᵀS, SY = SᵀY and YY = YᵀY, in double precision, are computed on first use; from then on each grows
+    by a row with every further observation, and is never recomputed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Observations:
         given: torch.dtype | None = None,
     ) -> None:
         self.buffer, self.norms = buffer, norms
-        self.given = given or buffer.Y.dtype  # of the products as they came: half precision has rounded them
+        self.given = given or buffer.Y.dtype  # dtype of the products as given: half precision has rounded them
         self._grams = grams or {}
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class Observations:
 
     @property
     def SY(self) -> Tensor:
-        """SᵀY of a square matrix."""
+        """SᵀY, for a square matrix."""
         return self._gram("SY")
 
     @property
@@ -107,10 +107,10 @@ class Observations:
 
     @cached_property
     def modes(self) -> Modes:
-        """The singular value decomposition of S, thin: S = P diag(σ) Vᵀ with P = A F.
+        """The thin singular value decomposition of S: S = P diag(σ) Vᵀ with P = A F.
 
-        A Gram matrix knows singular values to √eps·σ₁ only: where they spread by more than a hundred, and where directions
-        repeat, they come from a QR of S itself, to eps·σ₁. What is zero to rounding is left out, as `null`.
+        A Gram matrix gives singular values only to √eps·σ₁. If they span a factor of more than a hundred, or directions repeat,
+        they come from a QR of S itself, accurate to eps·σ₁. Those that are zero to rounding are left out, as `null`.
         """
         mu, V = torch.linalg.eigh(self.SS)
         if not len(self) or float(mu[0]) > 1e-4 * float(mu[-1]):
@@ -124,17 +124,17 @@ class Observations:
 
     @classmethod
     def empty(cls, N: int, M: int, like: Tensor, capacity: int = 16) -> Observations:
-        """No observations yet of an (N, M) matrix, and room for `capacity`."""
+        """No observations of an (N, M) matrix yet, with room for `capacity`."""
         norms, like = torch.zeros(0, dtype=small_dtype(like.device), device=like.device), _single(like)
         return cls(_Buffer(like.new_empty(0, M), like.new_empty(0, N), capacity), norms)
 
     @classmethod
     def of(cls, S: Any, Y: Any) -> Observations:
-        """The observations Y = B S; wrong shapes, dtypes, devices, zero directions and NaN are errors."""
+        """The observations Y = B S; wrong shapes, dtypes or devices, zero directions and NaN raise errors."""
         S, Y = as_real(S, "S"), as_real(Y, "Y")
         given = Y.dtype
         S, Y = _checked(S, Y)
-        # Copied first: norms and quotients are then of rows of memory, whatever the layout of S and Y.
+        # Copied first, so that norms and quotients run over rows of memory, whatever the layout of S and Y.
         buffer = _Buffer(S.mT, Y.mT, S.shape[1])
         norms = _norms(buffer.S.mT, 0)
         finite_columns(buffer.Y.mT, "Y")
@@ -145,18 +145,18 @@ class Observations:
 
     @classmethod
     def of_units(cls, S: Tensor, Y: Tensor, norms: Tensor, given: torch.dtype | None = None) -> Observations:
-        """Observations that were taken apart before, a row each: unit directions, their products, lengths."""
+        """Observations that were already normalised, one per row: unit directions, their products, lengths."""
         if S.ndim != 2 or Y.ndim != 2 or not len(S) == len(Y) == len(norms) or S.dtype != Y.dtype:
             raise ValueError(
                 f"rows of S {tuple(S.shape)}, Y {tuple(Y.shape)} and norms {tuple(norms.shape)} do not fit"
             )
         finite_columns(S.mT, "S")
         finite_columns(Y.mT, "Y")
-        # A copy of the lengths too: those of a file may be a view of it.
+        # Copy the lengths too: those of a file may be a view of it.
         return cls(_Buffer(S, Y, len(S)), norms.to(small_dtype(S.device), copy=True), given=given)
 
     def extend(self, s: Any, y: Any) -> Observations:
-        """One more observation, in O(N m): a row is written, and the Gram matrices in use grow by a row and a column."""
+        """Add one observation, in O(N m): a row is written, and the Gram matrices in use grow by a row and a column."""
         s, y = as_real(s, "s", self.buffer.S), as_real(y, "y", self.buffer.Y)
         given = max(self.given, y.dtype, key=lambda dtype: torch.finfo(dtype).eps)
         s, y = _single(s), _single(y)
@@ -166,7 +166,7 @@ class Observations:
         same_place(s, self.buffer.S, "s and the directions before it")
         same_place(y, self.buffer.Y, "y and the products before it")
         if s.data_ptr() == y.data_ptr():
-            y = y.clone()  # a product that is its own argument: the division of one must not reach the other
+            y = y.clone()  # y may be the same tensor as s, which is divided in place
         norm, buffer = _norms(s[:, None], m)[0], self._room()
         torch.div(y, norm, out=buffer.Y[m])
         if not bool(torch.linalg.vector_norm(buffer.Y[m]) < LARGEST):
@@ -186,7 +186,7 @@ class Observations:
         return self.buffer.S[len(self)]
 
     def _room(self) -> _Buffer:
-        """The buffer, if the next row is free (nobody else has extended these observations); else a larger copy."""
+        """The buffer, if its next row is free (nothing else has extended these observations); else a larger copy."""
         m = len(self)
         if self.buffer.used == m < len(self.buffer.S):
             return self.buffer
@@ -194,7 +194,7 @@ class Observations:
 
 
 def _bordered(A: Tensor, buffer: _Buffer, pair: str) -> Tensor:
-    """The Gram matrix A (m, m) of the first m rows, grown by that of the next one with them."""
+    """The Gram matrix A (m, m) of the first m rows, extended by the next row."""
     m, (left, right) = len(A), (getattr(buffer, name) for name in pair)
     out = A.new_empty(m + 1, m + 1)
     out[:m, :m] = A
@@ -206,7 +206,7 @@ def _bordered(A: Tensor, buffer: _Buffer, pair: str) -> Tensor:
 
 
 def _check_size(Y: Tensor) -> None:
-    """Products of unit directions are finite, and so are their squares in double precision."""
+    """Check that products of unit directions are finite, and so are their squares in double precision."""
     if bool((torch.linalg.vector_norm(Y, dim=0) < LARGEST).all()):
         return
     finite_columns(Y, "Y / |s|")
@@ -215,7 +215,7 @@ def _check_size(Y: Tensor) -> None:
 
 
 def _single(x: Tensor) -> Tensor:
-    """Single precision at the least: Gram matrices of half-precision columns would be noise."""
+    """At least single precision: Gram matrices of half-precision columns would be noise."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 

@@ -1,4 +1,4 @@
-"""Two symmetric positive semi-definite matrices made diagonal at once."""
+"""Joint diagonalisation of two symmetric positive semi-definite matrices."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from infhess.posterior.factors import as_matrix, root, times
 
 @dataclass(frozen=True)
 class Pencil:
-    """U (N, p) with UᵀAU = diag(a), UᵀLU = diag(l), Uᵀ(metric)U = I; U is the identity where it is None.
+    """U (N, p) with UᵀAU = diag(a), UᵀLU = diag(l), Uᵀ(metric)U = I; U = None means the identity.
 
-    `null` (N, q) spans what neither A nor L reaches; `logdet` is the log-determinant of the metric.
+    `null` (N, q) spans the common null space of A and L; `logdet` is the log-determinant of the metric.
     """
 
     U: Tensor | None
@@ -33,7 +33,7 @@ class Pencil:
 
     @property
     def scale(self) -> float:
-        """How much U may lengthen a vector."""
+        """The largest factor by which U may lengthen a vector."""
         return (
             1.0 if self.U is None or not self.U.numel() else float(torch.linalg.matrix_norm(self.U, 2).clamp(min=1.0))
         )
@@ -42,8 +42,8 @@ class Pencil:
 def pencil(A: Tensor, L: Tensor, size: int) -> Pencil:
     """Diagonalise A and L, each a number, a diagonal or a matrix of `size` rows.
 
-    The paper takes the noise L as the metric, A U = L U diag(a). That needs L positive definite; otherwise the pencil is
-    turned round and the metric is A + L, so that exact products (L = 0) are one more case and no limit.
+    The paper takes the noise L as the metric, A U = L U diag(a), which needs L positive definite. Otherwise the metric is
+    A + L, so that exact products (L = 0) are an ordinary case and not a limit.
     """
     if A.ndim < 2 and L.ndim < 2:
         a, l = A.expand(size), L.expand(size)
@@ -55,7 +55,7 @@ def pencil(A: Tensor, L: Tensor, size: int) -> Pencil:
     a, Z = torch.linalg.eigh(whiten.mT @ A @ whiten)
     U = whiten @ Z
     l = (U * (L @ U)).sum(0)
-    # Below rounding both are noise of either sign; the truth there may be exactly zero, as for a row without noise.
+    # Below rounding both are noise of either sign; the true value may be exactly zero, as for a row without noise.
     cut = size * torch.finfo(a.dtype).eps * (a.max().clamp(min=1.0) if len(a) else 1.0)
     return Pencil(U, torch.where(a > cut, a, 0.0), torch.where(l > cut, l, 0.0), null, logdet)
 
@@ -63,7 +63,7 @@ def pencil(A: Tensor, L: Tensor, size: int) -> Pencil:
 def _whitening(M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """F (N, p) with FᵀMF = I on the range of M, a basis of its null space, and log det on the range.
 
-    The diagonal is divided out first: units of the coordinates are no reason to drop one of them.
+    The diagonal is divided out first, so that no coordinate is dropped because of its units.
     """
     scale = M.diagonal().clamp(min=0).sqrt()
     inverse = torch.where(scale > 0, 1 / scale, 0.0)
@@ -88,10 +88,10 @@ class RightModes:
 
 
 def right_modes(S: Tensor, V: Tensor, D: Tensor, cut: float) -> RightModes:
-    """The pencil of SᵀVS and a diagonal D, from the singular values of V^{½}S: never from their squares.
+    """The pencil of SᵀVS and a diagonal D, from the singular values of V^{½}S, never from their squares.
 
-    The metric is D where it is positive, and D + diag(SᵀVS) where a direction has no noise. What lies below `cut` times the
-    largest singular value is rounding of the data and counts as zero.
+    The metric is D if it is positive, and D + diag(SᵀVS) if a direction has no noise. Singular values below `cut` times the
+    largest are rounding of the data and count as zero.
     """
     half = root(V)
     VS = times(half, S)
@@ -112,7 +112,7 @@ def right_modes(S: Tensor, V: Tensor, D: Tensor, cut: float) -> RightModes:
         g = torch.cat([sigma.square(), zeros])
         VSQ = times(half, torch.cat([U * sigma, U.new_zeros(len(U), rest.shape[1])], 1))
         return RightModes(unit[:, None] * torch.cat([Z, rest], 1), g, torch.ones_like(g), VSQ, rest[:, :0], logdet)
-    # Some directions with noise and some without: the general pencil of two small matrices.
+    # Some directions have noise and some have none: the general pencil of two small matrices.
     mixed = pencil((Z * sigma.square()) @ Z.mT, torch.diag(D * unit.square()), len(D))
     Q = unit[:, None] * (mixed @ torch.eye(len(D)).to(D))
     return RightModes(Q, mixed.a, mixed.l, times(V, S @ Q), unit[:, None] * mixed.null, logdet + mixed.logdet)

@@ -49,7 +49,7 @@ class Isotropic:
 
     @full_precision
     def given(self, observations: Observations) -> Posterior:
-        """The posterior; a rectangular matrix takes the general route of `Kronecker`."""
+        """The posterior; for a rectangular matrix by the general formulas of `Kronecker`."""
         if observations.shape[0] != observations.shape[1]:
             return Kronecker(self.mean, self.scale, noise_left=self.noise).given(observations)
         return IsotropicPosterior(self, observations)
@@ -57,7 +57,7 @@ class Isotropic:
 
 @dataclass(frozen=True)
 class Symmetric(Isotropic):
-    """B symmetric: Cov(B_ij, B_kl) = w0²/2 ([i=k][j=l] + [i=l][j=k]); mean and noise as `Isotropic`.
+    """B symmetric: Cov(B_ij, B_kl) = w0²/2 ([i=k][j=l] + [i=l][j=k]); mean and noise as in `Isotropic`.
 
     >>> import torch, infhess
     >>> posterior = infhess.condition(infhess.Symmetric(scale=1.0), torch.tensor([[1.0], [0.0]]), torch.tensor([[2.0], [1.0]]))
@@ -76,7 +76,7 @@ class CurvatureShaped:
     """W ∝ Λ ∝ B, the noise of mini-batches: the posterior mean is ridge-Nyström.
 
     Args:
-        ridge: ρ ≥ 0, the squared ratio of noise to curvature (kurtosis factor / batch size); None: from the asymmetry of SᵀY.
+        ridge: ρ ≥ 0, squared ratio of noise to curvature (kurtosis factor / batch size); None: from the asymmetry of SᵀY.
 
     >>> import torch, infhess
     >>> S, B = torch.eye(3)[:, :2], torch.diag(torch.tensor([4.0, 2.0, 1.0]))
@@ -136,7 +136,7 @@ class Kronecker:
 
     @full_precision
     def given(self, observations: Observations) -> Posterior:
-        """The posterior; the factors must have the sizes of the data."""
+        """The posterior; the factors must fit the sizes of the data."""
         N, M = observations.shape
         for name, size in (("left", N), ("right", M), ("noise_left", N), ("noise_right", M)):
             factor = getattr(self, name)
@@ -174,7 +174,7 @@ def condition(prior: Prior, S: Any, Y: Any) -> Posterior:
 
 
 def checked_prior(prior: Any) -> Prior:
-    """One of the four priors, as an instance."""
+    """Check that this is an instance of one of the four priors."""
     if not isinstance(prior, Isotropic | CurvatureShaped | Kronecker):
         raise TypeError(
             f"prior: expected Isotropic(…), Kronecker(…), Symmetric(…) or CurvatureShaped(…), got {prior!r}"
@@ -183,7 +183,7 @@ def checked_prior(prior: Any) -> Prior:
 
 
 def _in_range(name: str, value: float) -> None:
-    """The square of a positive number is a double."""
+    """Check that the square of a positive number is a finite, nonzero double."""
     if value and not 1 / LARGEST <= value <= LARGEST:
         raise ValueError(
             f"{name}: expected a number from {1 / LARGEST:g} to {LARGEST:g}, got {value:g}; change the unit"
@@ -202,7 +202,7 @@ def _square(observations: Observations, name: str) -> Observations:
 
 
 def _factor(x: Any, name: str) -> Tensor:
-    """A float, vector or matrix as a double tensor of 0, 1 or 2 dimensions, all finite."""
+    """A float, vector or matrix as a double tensor of 0, 1 or 2 dimensions, checked to be finite."""
     if not isinstance(x, Tensor) and getattr(x, "ndim", 0) == 0 and not isinstance(x, list | tuple):
         x = torch.tensor(finite_number(x, name), dtype=torch.float64)
     factor = as_real(x, name)
@@ -216,7 +216,7 @@ def _factor(x: Any, name: str) -> Tensor:
 
 
 def _covariance(x: Any, name: str) -> Tensor:
-    """A positive semi-definite factor."""
+    """A factor, checked to be positive semi-definite."""
     factor = _factor(x, name)
     if factor.ndim < 2:
         if bool((factor < 0).any()):

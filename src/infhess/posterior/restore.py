@@ -1,4 +1,4 @@
-"""A posterior from its file."""
+"""Read a posterior from its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Posteriors on disk, in the safetensors format: a JSON header and raw numbers. Nothing in it is ever executed."""
+"""Posteriors on disk, in the safetensors format: a JSON header and raw numbers. Nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DAMAGED = "expected a file that posterior.save wrote; it is damaged or of anothe
 
 
 def write(path: Any, prior: Any, observations: Observations) -> None:
-    """Write a prior (a dataclass of numbers and tensors) and observations; the file appears whole or not at all."""
+    """Write a prior (a dataclass of numbers and tensors) and observations, atomically."""
     values = {f.name: getattr(prior, f.name) for f in dataclasses.fields(prior)}
-    # Copies: factors may be one tensor under two names, which the format does not know.
+    # Copies: two factors may be the same tensor, which the format does not allow.
     tensors = {f"prior.{name}": value.cpu().clone() for name, value in values.items() if isinstance(value, Tensor)}
     rows = {"S": observations.S.mT, "Y": observations.Y.mT, "norms": observations.norms}
     tensors |= {name: value.cpu().contiguous() for name, value in rows.items()}
@@ -35,7 +35,7 @@ def write(path: Any, prior: Any, observations: Observations) -> None:
 
 
 def read(path: Any) -> tuple[str, dict[str, Any], Observations]:
-    """The name of the prior, its values, and the observations; any other file is an error that says so."""
+    """The name of the prior, its values, and the observations; raises a clear error for any other file."""
     tensors, metadata = _read_tensors(Path(path))
     if metadata.get("format") != FORMAT:
         raise ValueError(f"{path}: expected a file that posterior.save wrote, got another safetensors file")

@@ -1,4 +1,4 @@
-"""B known to be symmetric: the posterior under a symmetric-Kronecker prior, by a Lyapunov equation in closed form."""
+"""B known to be symmetric: the posterior under a symmetric-Kronecker prior, from a Lyapunov equation in closed form."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SymmetricPosterior(Posterior):
         return modes
 
     def _check_symmetric(self) -> None:
-        """Exact products of a symmetric matrix have a symmetric SᵀY."""
+        """Check that exact products have a symmetric SᵀY, as those of a symmetric matrix do."""
         obs = self.observations
         asymmetry = (obs.SY - obs.SY.mT).abs()
         size = column_norms(obs.Y).to(asymmetry)
@@ -61,7 +61,7 @@ class SymmetricPosterior(Posterior):
         weighted = PY * modes.sigma - self.prior.mean * torch.diag(mu)  # PᵀΔSᵀP
         D = (weighted + weighted.mT) / (2 * self.tau + mu[:, None] + mu)
         gain = modes.V * (modes.sigma / (2 * self.tau + mu))
-        # Formed and made orthogonal to P: between directions that are nearly the same, Y V / σ is a large difference.
+        # Orthogonalised against P explicitly: for nearly equal directions, Y V / σ is a difference of large terms.
         C = modes.split(Tall(self.observations.Y) @ gain)[1]
         a, p = modes.F.shape
         core = mu.new_zeros(a + p, a + p)
@@ -69,12 +69,12 @@ class SymmetricPosterior(Posterior):
         return LowRank(self.prior.mean, Tall(modes.A, C), core)
 
     def _shrinkage(self) -> tuple[Tensor, Tensor]:
-        """Posterior over prior variance, 2τ / (2τ + μᵢ + μⱼ), of the coefficients within span P (p, p) and across (p,)."""
+        """Ratio of posterior to prior variance, 2τ / (2τ + μᵢ + μⱼ), for coefficients within span P (p, p) and across (p,)."""
         mu = self._modes.sigma.square()
         return 2 * self.tau / (2 * self.tau + mu[:, None] + mu), 2 * self.tau / (2 * self.tau + mu)
 
     def _variances(self, u: Tensor, v: Tensor) -> Tensor:
-        """¼ Σ_ij s_ij (uᵢvⱼ + uⱼvᵢ)² in the eigenbasis of M; its null space enters by |u⊥|, |v⊥| and u⊥ᵀv⊥ alone."""
+        """¼ Σ_ij s_ij (uᵢvⱼ + uⱼvᵢ)² in the eigenbasis of M; its null space enters only through |u⊥|, |v⊥| and u⊥ᵀv⊥."""
         (a, u_out), (b, v_out) = self._modes.split(u), self._modes.split(v)
         u_out, v_out = u_out.to(a), v_out.to(a)
         uu, vv, uv = u_out.square().sum(0), v_out.square().sum(0), (u_out * v_out).sum(0)
@@ -85,7 +85,7 @@ class SymmetricPosterior(Posterior):
         return variances
 
     def _sample(self, V: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Independent coefficients in the eigenbasis of M: within span P, across, and outside of it."""
+        """Independent coefficients in the eigenbasis of M: within span P, across, and outside it."""
         modes, (within, across) = self._modes, self._shrinkage()
         p, P = len(modes.sigma), Tall(modes.A)
         a, out = modes.split(V)
@@ -98,7 +98,7 @@ class SymmetricPosterior(Posterior):
         """A draw of B' @ out for out ⊥ P and a symmetric B' of unit scale on the complement of P."""
         Q, sizes, _ = tall_svd(out)
         keep = sizes > 100 * rounding(V.dtype, V.shape[1]) * torch.linalg.vector_norm(V)
-        # What is left of a column of V within span S is rounding: it is no direction of the complement.
+        # A remainder of a column of V within span S is rounding, not a direction of the complement.
         Q, _ = tall_qr(self._modes.split(Q[:, keep])[1])
         Z = self._modes.split(normal(*Q.shape, like=Q, generator=generator))[1]
         Z = Z - Q @ (Q.mT @ Z)
@@ -107,7 +107,7 @@ class SymmetricPosterior(Posterior):
 
     @full_precision
     def log_evidence(self) -> Tensor:
-        """log p(Y | S), for Y as it was given: a product over modes of S, pairs of them, and the complement."""
+        """log p(Y | S), for Y as given: a product over modes of S, pairs of modes, and the complement."""
         if self.prior.noise == 0:
             raise ValueError(NO_EVIDENCE)
         obs, modes, (N, m) = self.observations, self._modes, (self.shape[0], len(self))
@@ -126,7 +126,7 @@ class SymmetricPosterior(Posterior):
     def _pairs(self, D: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
         """Quadratic form and log det of D = EPσ + noise within span P.
 
-        D_ij and D_ji share the coefficient E_ij: along (σⱼ, σᵢ) they are signal and noise, across it noise alone.
+        D_ij and D_ji share the coefficient E_ij: along (σⱼ, σᵢ) they are signal plus noise, orthogonal to it only noise.
         """
         w2, l2, sigma = self.prior.scale**2, self.prior.noise**2, mu.sqrt()
         total = mu[:, None] + mu
@@ -140,6 +140,6 @@ class SymmetricPosterior(Posterior):
 
 
 def _symmetric_normal(p: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A symmetric matrix of independent coefficients: variance 1 on the diagonal, ½ beside it."""
+    """A symmetric matrix with independent coefficients: variance 1 on the diagonal, ½ off it."""
     A = normal(p, p, like=like, generator=generator)
     return (A + A.mT) / 2

@@ -1,4 +1,4 @@
-"""From mini-batches to P²: the library's own way, and the paper's."""
+"""From mini-batches to P²: by the library's own method, and by the paper's."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from infhess.preconditioners.scaling import (
     ridge,
 )
 
-# Points of the pool for each direction: 1,024 at rank 32, from prototypes on SARCOS and MNIST.
+# Pool points per direction: 1,024 at rank 32, from prototypes on SARCOS and MNIST.
 POINTS_A_DIRECTION = 32
-# Curvature below minus this share of the largest is no rounding, and no convex loss.
+# Curvature below minus this share of the largest is not due to rounding: the loss is not convex.
 NEGATIVE = 0.01
 
 
@@ -35,7 +35,7 @@ NEGATIVE = 0.01
 class Built:
     """P², the eigenvalues behind it with their error bars, and whether curvature was negative.
 
-    The step is the method's own where it has one, else NaN.
+    The step is that of the method if it has one, else NaN.
     """
 
     scaling: Scaling
@@ -49,9 +49,9 @@ class Built:
 def pooled(
     source: BatchSource, batches: list[Batch], rank: int, steps: int, root: Tensor | None, known: Tensor | None = None
 ) -> Built:
-    """One matrix over all parameters, from a few batches taken together: Algorithm 1 on their common curvature.
+    """One matrix over all parameters, from a few batches together: Algorithm 1 on their mean curvature.
 
-    Directions that are `known` to matter (N, j), from an earlier estimate, are looked along first.
+    Directions `known` from an earlier estimate (N, j) are multiplied first.
     """
     pool = Pool(source, batches, steps)
     posterior = _inferred(_scaled_source(pool, root), [source.size], steps, known)[0]
@@ -61,7 +61,7 @@ def pooled(
 def _whole(
     source: BatchSource, posterior: Posterior, rank: int, root: Tensor | None, bars: Callable[[Tensor], Tensor]
 ) -> Built:
-    """P² of one matrix over all parameters, with the error bars of its eigenvectors, and whether curvature was negative."""
+    """P² for one matrix over all parameters, with error bars along its eigenvectors, and whether curvature was negative."""
     ritz = ritz_values(posterior.observations)
     if not float(ritz[-1]) > 0:
         return _nothing(source, [source.size], root)
@@ -82,10 +82,10 @@ def ritz_values(observations: Observations) -> Tensor:
 def blocked(
     source: Hessian, batches: list[Batch], points: int, steps: int, root: Tensor | None, known: Tensor | None
 ) -> Built:
-    """One matrix over all parameters, from the last points of a few batches: all products in one go.
+    """One matrix over all parameters, from the last points of a few batches, with all products in one block.
 
-    Directions are those known from an earlier estimate and gradients of slices of the pool. Chosen one after the other by
-    Algorithm 1 they would be little better, and each would take a pass of its own.
+    Directions are those known from an earlier estimate, and gradients of slices of the pool. Choosing them one by one, by
+    Algorithm 1, would be little better, and each would take its own pass.
     """
     if not source.split:
         return pooled(source, batches, steps, steps, root, known)
@@ -113,7 +113,7 @@ def _lengths(V: Tensor) -> Tensor:
 
 
 def read_pool(source: BatchSource, points: int) -> list[Batch]:
-    """Batches of so many points together, two at the least."""
+    """Batches with at least this many points together; at least two."""
     batches = [source.draw(), source.draw()]
     while sum(map(source.points_of, batches)) < points:
         batches.append(source.draw())
@@ -121,7 +121,7 @@ def read_pool(source: BatchSource, points: int) -> list[Batch]:
 
 
 def layered(source: BatchSource, sizes: list[int], rank: int, steps: int, root: Tensor | None) -> Built:
-    """One matrix per layer, a fresh batch for each direction."""
+    """One matrix per layer, with a fresh batch for each direction."""
     posteriors = _inferred(_scaled_source(Blockwise(source, sizes), root), sizes, steps)
     pairs = [_pairs(p, rank) for p in posteriors]
     values = torch.cat([sigma for sigma, _ in pairs])
@@ -133,7 +133,7 @@ def layered(source: BatchSource, sizes: list[int], rank: int, steps: int, root: 
 
 
 def _nothing(source: BatchSource, sizes: list[int], root: Tensor | None) -> Built:
-    """Nothing curves upwards: no directions, and the step alone is left to measure."""
+    """No positive curvature: no directions, only the step remains to be measured."""
     note = "no direction with positive curvature was found: the step alone was measured"
     return Built(identity(sizes, source.like, root), source.like, source.like, negative=True, notes=(note,))
 
@@ -168,7 +168,7 @@ def _inferred(
 
 
 def _first_gradient(source: Source) -> Tensor:
-    """A gradient other than zero, where one of the first few is."""
+    """The first nonzero gradient among a few batches."""
     for _ in range(8):
         g = source.gradient()
         if bool(g.any()):
@@ -187,7 +187,7 @@ def _scaled_source(source: Source, root: Tensor | None) -> Source:
 
 
 def _pairs(posterior: Posterior, rank: int) -> tuple[Tensor, Tensor]:
-    """Positive eigenpairs; none for a layer without."""
+    """Positive eigenpairs; empty for a layer without any."""
     try:
         return positive_eigenpairs(posterior, rank) if len(posterior) else _none(posterior)
     except NoCurvatureError:
@@ -200,14 +200,14 @@ def _none(posterior: Posterior) -> tuple[Tensor, Tensor]:
 
 
 def paper(source: BatchSource, rank: int, steps: int) -> Built:
-    """P² = α²(I + U[β²/Σ − I]Uᵀ) as printed: α² = Σ₁/Σ_k, β = 1, on one matrix over all parameters."""
+    """P² = α²(I + U[β²/Σ − I]Uᵀ) as in the paper: α² = Σ₁/Σ_k, β = 1, with one matrix over all parameters."""
     prior, r = paper_pilot(source)
     block, std = _paper_blocks(source, [source.size], rank, steps, prior, r)[0]
     return Built(Scaling([block], float(block.values[0] / block.values[-1])), block.values, std)
 
 
 def paper_layers(source: BatchSource, sizes: list[int], rank: int, steps: int) -> Built:
-    """The deep-learning variant: one matrix per layer, shared b0, w0, λ0, no α, and the step 1/b0."""
+    """The paper's deep-learning variant: one matrix per layer, shared b0, w0, λ0, no α, and the step 1/b0."""
     prior, r = paper_layer_pilot(source)
     found = _paper_blocks(source, sizes, rank, steps, prior, r)
     values, std = (torch.cat(x) for x in zip(*((block.values, std) for block, std in found)))

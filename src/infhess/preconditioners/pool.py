@@ -1,4 +1,4 @@
-"""Sources that the optimizer estimates from: a few batches taken together, and any source in another scaling."""
+"""Sources that the optimizer estimates from: a few batches together, and any source in another scaling."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from infhess.curvature.batches import Batch, size_of, sliced
 from infhess.curvature.local import Local
 from infhess.curvature.source import Source
 
-# Graphs of all the batches are kept for further products where they are small, and built again for each otherwise.
+# Up to this many parameters the graphs of all batches are kept for further products; otherwise they are rebuilt for each.
 KEEP_GRAPHS = 100_000
 
 
 class Pool(Source):
-    """The curvature of a few batches taken together; its gradients are those of slices of them, in turn.
+    """The mean curvature of a few batches; its gradients are those of slices of the batches, in turn.
 
-    One matrix for all directions: the products are consistent with each other, and with few points that matters more than
-    fresh ones. Counting is left to the source behind it.
+    All directions see the same matrix: the products are consistent with each other, which for few points matters more than
+    fresh data. Counting is left to the underlying source.
     """
 
     def __init__(self, source: BatchSource, batches: list[Batch], slices: int) -> None:
@@ -27,7 +27,7 @@ class Pool(Source):
         self._kept = [source.local(b) for b in batches] if self.size <= KEEP_GRAPHS else None
         self._slices, self._next = self._cut(slices), 0
         self._directions: list[Tensor] = []
-        self.forms: list[Tensor] = []  # one column per product: sᵢᵀ Bₐ s of each batch a with the directions so far
+        self.forms: list[Tensor] = []  # one column per product: sᵢᵀ Bₐ s for each batch a and the directions so far
 
     def _cut(self, slices: int) -> list[Batch]:
         first = self._local(0)
@@ -44,7 +44,7 @@ class Pool(Source):
         return self.source.local(self._slices[(self._next - 1) % len(self._slices)]).gradient()
 
     def matvec(self, s: Tensor) -> Tensor:
-        """The product of all the batches together."""
+        """The product with the mean matrix of all batches."""
         self._directions.append(s.clone())
         S, y = torch.stack(self._directions, 1), torch.zeros_like(s)
         forms = []
@@ -57,9 +57,9 @@ class Pool(Source):
         return y
 
     def spread(self, S: Tensor, U: Tensor) -> Tensor:
-        """The standard deviation of uᵀBu over batches, divided by the root of their number, for each column of U.
+        """The standard error of uᵀBu over batches (standard deviation over √batches), for each column of U.
 
-        uᵀBₐu is read off the products taken, with u where the directions S can say it. NaN for a single batch.
+        uᵀBₐu is computed from the products taken, with u projected on the span of S. NaN for a single batch.
         """
         n, m = len(self.batches), len(self.forms)
         if n < 2:
@@ -77,16 +77,16 @@ class Pool(Source):
 
 
 class Blockwise(Source):
-    """The diagonal blocks of a batch's curvature: a product for each block, all on the graph of one fresh batch.
+    """The diagonal blocks of a batch's curvature: one product per block, all on the graph of one fresh batch.
 
-    In nets the curvature between layers is as large as that within, and would drown it in a product with all of them.
+    In nets the curvature between layers is as large as that within, and would dominate a product over all of them.
     """
 
     def __init__(self, source: BatchSource, sizes: list[int]) -> None:
         self.source, self.sizes, self.size, self.like = source, sizes, source.size, source.like
 
     def matvec(self, s: Tensor) -> Tensor:
-        """Each block times its own part of s."""
+        """Each block times its own slice of s."""
         return self._products(self.source.local(self.source.draw()), s)
 
     def gradient(self) -> Tensor:
@@ -94,7 +94,7 @@ class Blockwise(Source):
         return self.source.gradient()
 
     def product_and_gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """Both of the same batch."""
+        """Both from the same batch."""
         local = self.source.local(self.source.draw())
         return self._products(local, s), local.gradient()
 
@@ -111,7 +111,7 @@ class Blockwise(Source):
 
 
 class ScaledSource(Source):
-    """R B R instead of B: a source as seen in the coordinates R⁻¹w."""
+    """R B R instead of B: a source in the coordinates R⁻¹w."""
 
     def __init__(self, source: Source, root: Tensor) -> None:
         self.source, self.root, self.size, self.like = source, root, source.size, source.like
@@ -125,6 +125,6 @@ class ScaledSource(Source):
         return self.root * self.source.gradient()
 
     def product_and_gradient(self, s: Tensor) -> tuple[Tensor, Tensor]:
-        """Both of the same data, where the source can."""
+        """R B R s and R g, from the same data if possible."""
         y, g = self.source.product_and_gradient(self.root * s)
         return self.root * y, self.root * g

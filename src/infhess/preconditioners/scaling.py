@@ -1,4 +1,4 @@
-"""P², a low-rank scaling of gradients, from what is known of the top of the spectrum: a value, and its two formulas."""
+"""P², a low-rank scaling of gradients from the top of the spectrum: a value, and its two formulas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Eigenpairs = tuple[Tensor, Tensor]  # values (k,), descending and positive, and 
 
 
 class NoCurvatureError(ValueError):
-    """Nothing curves upwards.
+    """There is no positive curvature.
 
     >>> import torch, infhess
     >>> posterior = infhess.condition(infhess.Isotropic(), torch.eye(2), -torch.eye(2))
@@ -41,7 +41,7 @@ class Block:
 class Scaling:
     """P² = factor · R (I − U diag(gain) Uᵀ) R, with U block-diagonal and R² the scaling of another optimizer (None: I).
 
-    Around sgd the gradient becomes P²g. Around Adam, which moves w by R²g, that step becomes R (I − U diag(gain) Uᵀ) R⁻¹ R²g.
+    Around SGD the gradient becomes P²g. Around Adam, which moves w by R²g, that step becomes R (I − U diag(gain) Uᵀ) R⁻¹ R²g.
     """
 
     blocks: list[Block]
@@ -50,17 +50,17 @@ class Scaling:
 
     @property
     def sizes(self) -> list[int]:
-        """Parameters of each block."""
+        """Number of parameters in each block."""
         return [len(b.U) for b in self.blocks]
 
     @property
     def directions(self) -> int:
-        """Columns of U in all blocks."""
+        """Number of columns of U in all blocks."""
         return sum(len(b.gain) for b in self.blocks)
 
     @full_precision
     def __call__(self, g: Tensor) -> Tensor:
-        """R (I − U diag(gain) Uᵀ) R g: P²g up to the factor."""
+        """R (I − U diag(gain) Uᵀ) R g: P²g without the factor."""
         g = g if self.root is None else self.root * g
         parts = [v - b.U @ (b.gain.to(v) * (b.U.mT @ v)) for b, v in zip(self.blocks, torch.split(g, self.sizes))]
         out = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -80,7 +80,7 @@ class Scaling:
 
 
 def identity(sizes: list[int], like: Tensor, root: Tensor | None = None) -> Scaling:
-    """No direction at all: gradients as they are."""
+    """No directions: gradients are unchanged, up to the root."""
     zero = torch.zeros(0, dtype=torch.float64, device=like.device)
     return Scaling([Block(like.new_zeros(n, 0), zero, zero) for n in sizes], root=root)
 
@@ -88,7 +88,7 @@ def identity(sizes: list[int], like: Tensor, root: Tensor | None = None) -> Scal
 def ridge(pairs: list[Eigenpairs], root: Tensor | None = None) -> Scaling:
     """P² = U(Σ+ρ)⁻¹Uᵀ + (I − UUᵀ)/ρ, one ρ for all blocks: the largest of their smallest eigenvalues.
 
-    ρ stands for the curvature that was not seen, and in each block that may be as large as the smallest one seen.
+    ρ stands for curvature that was not seen, which in each block may be as large as the smallest eigenvalue seen.
     """
     rho = max(float(sigma[-1]) for sigma, _ in pairs if len(sigma))
     small = [sigma.to(torch.float64) for sigma, _ in pairs]
@@ -135,10 +135,10 @@ def _singular_pairs(posterior: Posterior, rank: int) -> Eigenpairs:
 
 @full_precision
 def preconditioner(posterior: Posterior, rank: int | None = None) -> Operator:
-    """P² = U (Σ + ρI)⁻¹ Uᵀ + (I − UUᵀ)/ρ with ρ = Σ_k: the posterior mean plus ρI on what was not seen, inverted.
+    """P² = U (Σ + ρI)⁻¹ Uᵀ + (I − UUᵀ)/ρ with ρ = Σ_k: the inverse of the posterior mean plus ρI.
 
-    `rank` is k, by default all the positive eigenvalues that the observations give. The scale is that of an inverse
-    curvature, so that a step of 1 is Newton's and multiplying the loss by a number divides P² by it.
+    `rank` is k, by default the number of positive eigenvalues. The scale is that of an inverse curvature: a step of 1 is
+    Newton's, and multiplying the loss by a number divides P² by it.
 
     >>> import torch
     >>> from infhess.posterior import CurvatureShaped, condition
@@ -151,7 +151,7 @@ def preconditioner(posterior: Posterior, rank: int | None = None) -> Operator:
 
 
 def positive_eigenpairs(posterior: Posterior, rank: int | None = None) -> Eigenpairs:
-    """The positive eigenvalues of the posterior mean, descending, `rank` of them at the most, and their vectors."""
+    """The positive eigenvalues of the posterior mean, descending, at most `rank` of them, and their vectors."""
     most = min(len(posterior), posterior.shape[0])
     k = most if rank is None else min(count(rank, "rank"), most)
     values, vectors, _ = posterior.mean.eigh(k)

@@ -1,4 +1,4 @@
-"""Problems: a loss, its parameters and its data, by name; a new one is one entry in a table."""
+"""Problems: a loss, its parameters and its data, by name; a new problem is one entry in a table."""
 
 from infhess.problems.convex_problems import ConvexProblem, convex_problem, squares
 from infhess.problems.curvature_problems import CURVATURE, CurvatureProblem

@@ -18,7 +18,7 @@ from infhess.problems.shuffled import Data, Loss, objective
 
 
 def squares(outputs: Tensor, y: Tensor) -> Tensor:
-    """Mean of squares, as the paper has it: no ½."""
+    """Mean of squares, as in the paper: without ½."""
     return functional.mse_loss(outputs[:, 0], y)
 
 
@@ -28,7 +28,7 @@ def logistic(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def softmax(outputs: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy, for classes."""
+    """Cross-entropy for classes."""
     return functional.cross_entropy(outputs, y)
 
 
@@ -41,7 +41,7 @@ THRESHOLD = 0.5
 
 
 def huber(outputs: Tensor, y: Tensor) -> Tensor:
-    """½ r² up to |r| = ½, and linear from there on, for r = f − y."""
+    """½ r² up to |r| = ½, and linear beyond, for r = f − y."""
     return functional.huber_loss(outputs[:, 0], y, delta=THRESHOLD)
 
 
@@ -60,13 +60,13 @@ def second(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
     return torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
 
 
-# More weights than this have no dense Hessian made.
+# With more weights than this no dense Hessian is formed.
 LARGEST_DENSE = 2000
 
 
 @dataclass(frozen=True)
 class ConvexProblem:
-    """A linear model f(x) = Wx from zero, the mean of a loss over data plus ½ l2 |W|², and held-out data to test on."""
+    """A linear model f(x) = Wx, started at zero; the mean of a loss over data plus ½ l2 |W|²; and held-out data for testing."""
 
     data: Data
     loss_of: Loss
@@ -74,13 +74,13 @@ class ConvexProblem:
     outputs: int = 1
     test: Data | None = None
 
-    # Rows are written each time that so many times more points were read; iterates are averaged beside a method.
+    # A row is written each time that this many times more points were read; iterates are averaged alongside the method.
     spacing: ClassVar[float] = 1.07
     averages: ClassVar[bool] = True
     price: ClassVar[float] = 0.0  # budgets are of data points
 
     def model(self) -> nn.Linear:
-        """At the start."""
+        """The model at its start."""
         x = self.data[0]
         model = nn.Linear(x.shape[1], self.outputs, bias=False, dtype=x.dtype)
         nn.init.zeros_(model.weight)
@@ -96,11 +96,11 @@ class ConvexProblem:
             return float(self.loss(model)(self.data))
 
     def limit(self) -> float:
-        """A thousand times the objective at the start."""
+        """The objective above which a run has diverged: a thousand times that at the start."""
         return 1e3 * self.value(self.model())
 
     def tested(self, model: nn.Module) -> float:
-        """On held-out data: the loss for regression, accuracy for classes; NaN without any."""
+        """On held-out data: the loss for regression, accuracy for classes; NaN without such data."""
         if self.test is None:
             return math.nan
         x, y = self.test
@@ -112,7 +112,7 @@ class ConvexProblem:
             return float(right.double().mean())
 
     def hessian(self, W: Tensor) -> Tensor:
-        """Dense, over all the data: the mean of ℓ''(f) ⊗ xxᵀ, for W of shape (outputs, inputs)."""
+        """The dense Hessian over all the data: the mean of ℓ''(f) ⊗ xxᵀ, for W of shape (outputs, inputs)."""
         x, y = self.data
         curved = second(self.loss_of, x @ W.detach().mT, y)
         blocks = [torch.cat([(x * c[:, None]).mT @ x for c in row.unbind(1)], 1) for row in curved.unbind(1)]
@@ -120,7 +120,7 @@ class ConvexProblem:
         return (H + H.mT) / 2 + self.l2 * torch.eye(len(H), dtype=H.dtype)
 
     def _newton_direction(self, W: Tensor, g: Tensor) -> Tensor:
-        """H⁻¹g: dense where there are few weights, else by conjugate gradients to a residual of 1e-3."""
+        """H⁻¹g: dense if there are few weights, else by conjugate gradients to a residual of 1e-3."""
         if W.numel() <= LARGEST_DENSE:
             dense: Tensor = torch.linalg.solve(self.hessian(W), g.reshape(-1))
             return dense.view_as(W)
@@ -128,7 +128,7 @@ class ConvexProblem:
         curved = second(self.loss_of, x @ W.detach().mT, y)
         mean = curved.diagonal(dim1=1, dim2=2).mean(1)
         inverse = torch.linalg.inv((mean[:, None] * x).mT @ x / len(x) + self.l2 * torch.eye(x.shape[1], dtype=x.dtype))
-        d, r, p = torch.zeros_like(g), g, g @ inverse  # of the mean over outputs: twenty products instead of hundreds
+        d, r, p = torch.zeros_like(g), g, g @ inverse  # averaged over outputs: twenty products instead of hundreds
         while float(r.norm()) > 1e-3 * float(g.norm()):
             Hp = (curved @ (x @ p.mT)[:, :, None])[:, :, 0].mT @ x / len(x) + self.l2 * p
             a = (r * (r @ inverse)).sum() / (p * Hp).sum()
@@ -137,7 +137,7 @@ class ConvexProblem:
         return d
 
     def solved(self) -> nn.Linear:
-        """The minimiser by Newton's method, halving steps that lead up."""
+        """The minimiser by Newton's method, halving steps that raise the loss."""
         model = self.model()
         W, loss = model.weight, self.loss(model)
         for _ in range(50):
@@ -160,10 +160,10 @@ def sarcos_natural() -> ConvexProblem:
 
 
 def sarcos_mapped() -> ConvexProblem:
-    """The same features in their principal axes, whitened, given the spectrum σ and turned by a random rotation Q.
+    """The same features in their principal axes, whitened, rescaled to the spectrum σ and rotated by a random Q.
 
     A = V Λ^{−½} diag(√σ) Qᵀ, σ = logspace(3, .5, 12), logspace(−.5, −2, 241): twelve large eigenvalues, κ = 1e5, along the
-    axes of largest variance. The paper's own map is not in print.
+    axes of largest variance. The paper does not print its own map.
     """
     features, y = sarcos_polynomial()
     values, vectors = torch.linalg.eigh(features.mT @ features / len(features))
@@ -175,14 +175,14 @@ def sarcos_mapped() -> ConvexProblem:
 
 
 def held_out(problem: ConvexProblem) -> ConvexProblem:
-    """The same with every tenth row, which of SARCOS is the test file, kept out of training."""
+    """The same problem with every tenth row, which for SARCOS is the test file, kept out of training."""
     x, y = problem.data
     test = torch.arange(len(x)) % 10 == 0
     return replace(problem, data=(x[~test], y[~test]), test=(x[test], y[test]))
 
 
 def mnist_logistic() -> ConvexProblem:
-    """Logistic regression of 3 against 5 on 784 pixels in [0, 1], weights with the prior N(0, I), as Rasmussen & Williams 3.4.
+    """Logistic regression of 3 against 5 on 784 pixels in [0, 1], weight prior N(0, I), as in Rasmussen & Williams 3.4.
 
     The mean over 11,552 images with l2 = 1/11,552; 1,902 images to test.
     """
@@ -219,7 +219,7 @@ CONVEX: dict[str, Callable[[], ConvexProblem]] = {
 
 @lru_cache(maxsize=2)
 def convex_problem(name: str) -> ConvexProblem:
-    """By name, kept for the next run in this process."""
+    """A problem by name, cached for the next run in this process."""
     return CONVEX[name]()
 
 

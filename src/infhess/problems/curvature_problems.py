@@ -1,4 +1,4 @@
-"""Losses whose full-data Hessian is known exactly, to compare estimates of its spectrum with."""
+"""Losses whose full-data Hessian is known exactly, as references for estimates of its spectrum."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Model = Callable[[Tensor, Tensor], Tensor]
 class CurvatureProblem:
     """model(w, x) and loss(outputs, y) on data (x, y), with its curvature at the parameters w.
 
-    The losses are torch's own modules, as other tools want them.
+    The losses are torch's own modules, as other tools require.
     """
 
     w: Tensor
@@ -55,7 +55,7 @@ def linear(w: Tensor, x: Tensor) -> Tensor:
 
 
 def one_hidden(w: Tensor, x: Tensor, hidden: int = 24, classes: int = 10) -> Tensor:
-    """A tanh layer and a linear one, the weights in one flat vector."""
+    """A tanh layer and a linear layer, with the weights in one flat vector."""
     inputs = x.shape[1]
     a, b, c, d = torch.split(w, [inputs * hidden, hidden, hidden * classes, classes])
     return torch.tanh(x @ a.view(inputs, hidden) + b) @ c.view(hidden, classes) + d
@@ -88,7 +88,7 @@ def mnist_start() -> CurvatureProblem:
 
 
 def mlp_on(images: Tensor, labels: Tensor, matrix: str = "hessian") -> CurvatureProblem:
-    """A small net with cross-entropy on images, at a Xavier start."""
+    """A small net with cross-entropy on images, with Xavier initialisation."""
     x = images.reshape(len(images), -1)
     inputs, hidden, classes, g = x.shape[1], 24, 10, torch.Generator().manual_seed(0)
     parts = []

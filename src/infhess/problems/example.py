@@ -2,8 +2,8 @@
 
     infhess spectrum infhess.problems.example:small_net --k 5
 
-The function returns (model, loss, batches). One that returns (loss, params, batches), with a loss of a batch that closes
-over the model, serves as well.
+The function returns (model, loss, batches). Alternatively it may return (loss, params, batches), where the loss of a batch
+closes over the model.
 """
 
 from __future__ import annotations

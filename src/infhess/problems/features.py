@@ -1,4 +1,4 @@
-"""Data sets as problems take them: features, standardised."""
+"""Data sets as features for the problems, standardised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def standardised(x: Tensor) -> Tensor:
 
 
 def constant(x: Tensor) -> Tensor:
-    """A column of ones, as many as x has rows."""
+    """A column of ones, with as many rows as x."""
     return torch.ones(len(x), 1, dtype=x.dtype)
 
 
@@ -40,12 +40,12 @@ def three_or_five(part: str = "train") -> Data:
 
 
 def signs(y: Tensor) -> Tensor:
-    """Truth values as ±1."""
+    """Booleans as ±1."""
     return torch.where(y, 1.0, -1.0).double()
 
 
 def cifar_images(train: int, test: int) -> tuple[Data, Data]:
-    """The first images of CIFAR-10, standardised by the channels of the training ones; only files that are needed are read."""
+    """The first images of CIFAR-10, standardised by the training channels; only the files needed are read."""
     (x, y), (tx, ty) = cifar10([f"data_batch_{i}" for i in range(1, 1 + -(-train // 10_000))]), cifar10(["test_batch"])
     x, tx = x[:train].float() / 255, tx[:test].float() / 255
     mean, std = x.mean((0, 2, 3), keepdim=True), x.std((0, 2, 3), keepdim=True)

@@ -20,7 +20,7 @@ from infhess.problems.nets import CharRecurrent, mlp
 from infhess.problems.shuffled import Data
 from infhess.problems.text import SIGNS, nested
 
-FIELDS = (1000, 300, 100, 20)  # categories, most of them rare
+FIELDS = (1000, 300, 100, 20)  # numbers of categories, most of them rare
 LEVELS = (0.1, 0.5, 0.9)
 
 
@@ -57,7 +57,7 @@ def depthwise_net(sizes: tuple[int, ...] = (16, 32, 64)) -> nn.Module:
 
 
 class ResidualMlp(nn.Module):
-    """Dense blocks with skips, each normalised before."""
+    """Dense blocks with skip connections and pre-normalisation."""
 
     def __init__(self, inputs: int, outputs: int, width: int = 64, blocks: int = 3) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def dropout_mlp() -> nn.Module:
 
 
 def noisy_digits() -> tuple[Data, Data]:
-    """MNIST's images under noise of deviation ½, and without."""
+    """MNIST's images with noise of standard deviation ½, and without noise."""
     draw = torch.Generator().manual_seed(11)
     (x, _), (tx, _) = mnist_images()
     return (x + 0.5 * torch.randn(x.shape, generator=draw), x), (tx + 0.5 * torch.randn(tx.shape, generator=draw), tx)
@@ -121,14 +121,14 @@ def shock() -> tuple[Data, Data]:
 
 
 def some_torques() -> tuple[Data, Data]:
-    """SARCOS, torques 2 to 7, standardised; every seventh row is for the test."""
+    """SARCOS, torques 2 to 7, standardised; every seventh row is for testing."""
     x, y = (standardised(t).float() for t in sarcos())
     test = torch.arange(len(x)) % 7 == 0
     return (x[~test], y[~test, 1:]), (x[test], y[test, 1:])
 
 
 def uneven() -> tuple[Data, Data]:
-    """A function of ten variables with noise that is larger in places and has a long tail upwards."""
+    """A function of ten variables with heteroscedastic noise that has a long upper tail."""
     draw = torch.Generator().manual_seed(14)
     x = torch.randn(12_000 + EVALUATED, 10, generator=draw)
     mean = torch.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + 0.5 * x[:, 3].abs()
@@ -138,13 +138,13 @@ def uneven() -> tuple[Data, Data]:
 
 
 def pinball(outputs: Tensor, y: Tensor) -> Tensor:
-    """The loss whose minimum is the quantiles."""
+    """The loss that is minimised by the quantiles."""
     excess, levels = y - outputs, outputs.new_tensor(LEVELS)
     return torch.maximum(levels * excess, (levels - 1) * excess).mean()
 
 
 def visits() -> tuple[Data, Data]:
-    """Categories drawn by Zipf's law, and whether there was a click: tastes of three dimensions for each, and chance."""
+    """Categories drawn by Zipf's law, and random clicks from three-dimensional tastes of each category."""
     draw = torch.Generator().manual_seed(15)
     count = 20_000 + EVALUATED
     codes = [torch.multinomial(1 / torch.arange(1.0, n + 1), count, True, generator=draw) for n in FIELDS]

@@ -20,7 +20,7 @@ from infhess.problems.nets import mlp
 from infhess.problems.shuffled import Data
 from infhess.problems.text import ALPHABET
 
-SORTED, NUMBERS = 10, 16  # numbers to sort, and how many there are to choose from
+SORTED, NUMBERS = 10, 16  # numbers to sort, and how many different ones there are
 WAVE = 24  # values of a wave
 
 
@@ -32,7 +32,7 @@ class Skip(nn.Module):
         self.branch = nn.Sequential(*branch)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the shape of x."""
+        """Same shape as x."""
         found: Tensor = x + self.branch(x)
         return found
 
@@ -74,7 +74,7 @@ def mixer(width: int = 32, blocks: int = 2, patch: int = 7) -> nn.Module:
 
 
 class Dilated(nn.Module):
-    """Letters to logits of the next one by gated causal convolutions of growing reach (WaveNet, van den Oord et al. 2016)."""
+    """Letters to logits of the next letter, by gated causal convolutions with dilation (WaveNet, van den Oord et al. 2016)."""
 
     def __init__(self, signs: int, width: int = 32, reaches: tuple[int, ...] = (1, 2, 4, 8)) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Heat(Jet):
 
 
 class Sorter(nn.Module):
-    """Numbers to logits of the same numbers in order: two layers of attention that looks both ways."""
+    """Numbers to logits of the same numbers in order: two layers of bidirectional attention."""
 
     def __init__(self, numbers: int = NUMBERS, length: int = SORTED, width: int = 32) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class Sorter(nn.Module):
 
 
 def angle_net(width: int = 8) -> nn.Module:
-    """Strided convolutions with group normalisation, 28×28 images to cosine and sine."""
+    """Strided convolutions with group normalisation, from 28×28 images to cosine and sine."""
     layers: list[nn.Module] = []
     for before, after in ((1, width), (width, 2 * width), (2 * width, 2 * width)):
         layers += [nn.Conv2d(before, after, 3, 2, 1), nn.GroupNorm(4, after), nn.SiLU()]
@@ -133,7 +133,7 @@ def angle_net(width: int = 8) -> nn.Module:
 
 
 class WaveGru(nn.Module):
-    """Values of a wave to the next ones by a recurrent net."""
+    """Values of a wave to the next values, by a recurrent net."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class WaveGru(nn.Module):
 
 
 def accelerations() -> tuple[Data, Data]:
-    """SARCOS the other way round: positions, velocities and torques to accelerations; every ninth row is for the test."""
+    """SARCOS inverted: positions, velocities and torques to accelerations; every ninth row is for testing."""
     x, torques = (standardised(t).float() for t in sarcos())
     test = torch.arange(len(x)) % 9 == 0
     inputs, targets = torch.cat([x[:, :14], torques], 1), x[:, 14:]
@@ -168,7 +168,7 @@ def rod() -> tuple[Data, Data]:
 
 
 def unsorted() -> tuple[Data, Data]:
-    """Numbers in any order, and in order."""
+    """Numbers in random order, and sorted."""
     draw = torch.Generator().manual_seed(23)
     x = torch.randint(NUMBERS, (8_000 + EVALUATED, SORTED), generator=draw)
     y = x.sort(1).values
@@ -176,7 +176,7 @@ def unsorted() -> tuple[Data, Data]:
 
 
 def turned_digits() -> tuple[Data, Data]:
-    """MNIST's images turned by up to 90° to both sides, and cosine and sine of the angle."""
+    """MNIST's images rotated by up to ±90°, and cosine and sine of the angle."""
     draw = torch.Generator().manual_seed(24)
 
     def turned(x: Tensor) -> Data:
@@ -191,7 +191,7 @@ def turned_digits() -> tuple[Data, Data]:
 
 
 def waves() -> tuple[Data, Data]:
-    """Sums of two damped oscillations with noise, and the same one value later."""
+    """Sums of two damped oscillations with noise, and the same shifted by one value."""
     draw = torch.Generator().manual_seed(25)
     count = 6_000 + EVALUATED
     t = torch.arange(WAVE + 1.0)

@@ -34,7 +34,7 @@ NODES, GRAPHS = 24, 4_000
 
 
 def wrong_labels() -> tuple[Data, Data]:
-    """MNIST with a fifth of the training labels drawn at random; the test has the true ones."""
+    """MNIST with a fifth of the training labels drawn at random; test labels are the true ones."""
     (x, y), test = mnist_images()
     draw = torch.Generator().manual_seed(3)
     drawn = torch.randint(10, y.shape, generator=draw)
@@ -42,12 +42,12 @@ def wrong_labels() -> tuple[Data, Data]:
 
 
 def elbo(outputs: Tensor, y: Tensor) -> Tensor:
-    """The negative evidence lower bound, a mean over images."""
+    """The negative evidence lower bound, averaged over images."""
     return pixels(outputs[:, :-1], y) + outputs[:, -1].mean()
 
 
 def ratings() -> tuple[Data, Data]:
-    """Ratings of items by users with tastes of four dimensions, and noise; few items are rated by many."""
+    """Noisy ratings of items by users with four-dimensional tastes; few items are rated by many."""
     draw = torch.Generator().manual_seed(4)
     tastes, traits = (torch.randn(n, 4, generator=draw) for n in (USERS, ITEMS))
     count = RATINGS + EVALUATED
@@ -74,7 +74,7 @@ def unit_square() -> tuple[Data, Data]:
 
 
 def graphs() -> tuple[Data, Data]:
-    """Random graphs of 24 nodes in 1 to 4 communities, as adjacency matrices, and how many there are."""
+    """Random graphs of 24 nodes in 1 to 4 communities, as adjacency matrices, and the number of communities."""
 
     def part(n: int, seed: int) -> Data:
         draw = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Nets of the held-out problems: residual and attention on images, an autoencoder with noise, and nets on other structure."""
+"""Nets of the held-out problems: residual and attention nets on images, a variational autoencoder, and others."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class VisionTransformer(nn.Module):
         self.out = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 10))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, 3, 32, 32) ↦ (n, 10). Attention looks back alone, as in the blocks for text: the last patches see all."""
+        """(n, 3, 32, 32) ↦ (n, 10). Attention is causal, as in the blocks for text: only the last patches see all."""
         found: Tensor = self.out(self.blocks(self.patches(x).flatten(2).transpose(1, 2) + self.places).mean(1))
         return found
 
 
 class Variational(nn.Module):
-    """Pixels to logits of the same pixels by a Gaussian code, and the code's divergence from the prior, a column more."""
+    """Pixels to logits of the same pixels through a Gaussian code, with its divergence from the prior as an extra column."""
 
     def __init__(self, pixels: int = 784, width: int = 128, code: int = 16) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Variational(nn.Module):
         self.decoder = nn.Sequential(*mlp(code, width, pixels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, pixels) ↦ (n, pixels + 1); without noise where the net is evaluated."""
+        """(n, pixels) ↦ (n, pixels + 1); without noise in evaluation mode."""
         mean, log_variance = self.encoder(x).chunk(2, 1)
         noise = torch.randn_like(mean) if self.training else torch.zeros_like(mean)
         logits = self.decoder(mean + noise * (log_variance / 2).exp())
@@ -77,7 +77,7 @@ class Variational(nn.Module):
 
 
 class CharLstm(nn.Module):
-    """Letters to logits of the next one by two layers of LSTM; the embedding is the output layer too."""
+    """Letters to logits of the next letter, by two layers of LSTM; the embedding is also the output layer."""
 
     def __init__(self, letters: int, width: int = 48) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Recommender(nn.Module):
 
 
 class Jet(nn.Module):
-    """A tanh net u of two variables whose derivatives go forward through the layers beside the values.
+    """A tanh net u of two variables whose derivatives are propagated forward through the layers with the values.
 
     As for physics-informed nets (Raissi, Perdikaris & Karniadakis 2019).
     """
@@ -159,7 +159,7 @@ class GraphNet(nn.Module):
 
 
 class LowRankAdapter(nn.Module):
-    """A frozen dense layer plus B A of low rank, B = 0 at first (Hu et al. 2021)."""
+    """A frozen dense layer plus B A of low rank, with B = 0 initially (Hu et al. 2021)."""
 
     def __init__(self, layer: nn.Linear, rank: int = 4) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class LowRankAdapter(nn.Module):
         self.b = nn.Parameter(torch.zeros(layer.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the layer."""
+        """Same shapes as the layer."""
         found: Tensor = self.layer(x) + x @ self.a.T @ self.b.T
         return found
 
@@ -188,7 +188,7 @@ def _pretrained(x: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 
 def fine_tuned(x: Tensor, y: Tensor) -> nn.Module:
-    """That net with its weights frozen, low-rank factors on the dense layers, and a new last layer."""
+    """The pretrained net with its weights frozen, low-rank factors on the dense layers, and a new last layer."""
     net = digit_net()
     assert isinstance(net, nn.Sequential)
     net.load_state_dict(_pretrained(x, y))
@@ -201,7 +201,7 @@ def fine_tuned(x: Tensor, y: Tensor) -> nn.Module:
 
 
 def deep_mlp(depth: int = 12, width: int = 64) -> nn.Module:
-    """Dense layers with ReLU, He's initialisation, no normalisation and no skips."""
+    """Dense layers with ReLU and He initialisation, without normalisation or skip connections."""
     net = nn.Sequential(nn.Flatten(), *mlp(784, *[width] * depth, 10))
     for layer in net:
         if isinstance(layer, nn.Linear):

@@ -1,4 +1,4 @@
-"""Nets that two cores train in seconds to a minute: (net, data, loss) by name. A new problem is one entry."""
+"""Nets that train in seconds to a minute on two cores: (net, data, loss) by name. A new problem is one entry."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from infhess.problems.nets import CharRecurrent, CharTransformer, batch_norm_net
 from infhess.problems.shuffled import Data, Loss, objective
 from infhess.problems.text import ALPHABET, generated
 
-# Points on which training objective and test loss are evaluated.
+# Points on which the training objective and the test loss are evaluated.
 EVALUATED = 1000
 
 
 @dataclass(frozen=True)
 class NetProblem:
-    """A net from a random start, the mean of a loss over data plus ½ l2 |w|², and held-out data to test on.
+    """A net from a random start, the mean of a loss over data plus ½ l2 |w|², and held-out data for testing.
 
-    `seen` says whether defaults were chosen with its results in view.
+    `seen` says whether defaults were chosen with knowledge of its results.
     """
 
     net: Callable[[], nn.Module]
@@ -37,24 +37,24 @@ class NetProblem:
     l2: float = 0.0
     seen: bool = True
 
-    # Rows are written each time that so many times more points were read, and at least so often in a run.
+    # A row is written each time that this many times more points were read, and at least this often in a run.
     spacing: ClassVar[float] = 2.0
     parts: ClassVar[int] = 8
-    averages: ClassVar[bool] = False  # methods average iterates by themselves
-    price: ClassVar[float] = 2.5  # of a product with its graph, in gradients: more than it costs on any of these
+    averages: ClassVar[bool] = False  # methods average iterates themselves
+    price: ClassVar[float] = 2.5  # of a product with its graph, in gradients: an upper bound on all of these problems
 
     @cached_property
     def both(self) -> tuple[Data, Data]:
-        """To train on, and to test on."""
+        """Training data and test data."""
         return self.read()
 
     @property
     def data(self) -> Data:
-        """To train on."""
+        """Training data."""
         return self.both[0]
 
     def model(self) -> nn.Module:
-        """A net at its start, by torch's global generator."""
+        """A net at its start, initialised by torch's global generator."""
         return self.net()
 
     def loss(self, model: nn.Module) -> Callable[[Data], Tensor]:
@@ -62,7 +62,7 @@ class NetProblem:
         return objective(self.loss_of, model, self.l2)
 
     def value(self, model: nn.Module) -> float:
-        """The training objective, on the first points, to six digits."""
+        """The training objective on the first points, to six digits."""
         penalty = self.l2 / 2 * float(sum(w.detach().square().sum() for w in model.parameters())) if self.l2 else 0.0
         return rounded(self._evaluated(model, self.both[0]) + penalty)
 
@@ -71,11 +71,11 @@ class NetProblem:
         return rounded(self._evaluated(model, self.both[1]))
 
     def limit(self) -> float:
-        """Only a net that is not finite is lost."""
+        """No limit: only a net that is not finite is lost."""
         return math.inf
 
     def accuracies(self, model: nn.Module) -> list[tuple[float, float]]:
-        """Of training and of test, as one pair; none where targets are not classes."""
+        """Training and test accuracy, as one pair; empty if targets are not classes."""
         if self.data[1].is_floating_point():
             return []
         train, test = (rounded(self._evaluated(model, data, hits)) for data in self.both)
@@ -92,12 +92,12 @@ class NetProblem:
 
 
 def hits(outputs: Tensor, y: Tensor) -> Tensor:
-    """The share of outputs whose largest logit is that of the class."""
+    """The share of outputs whose largest logit is that of the true class."""
     return (outputs.argmax(-1) == y).double().mean()
 
 
 def rounded(x: float) -> float:
-    """To six digits; infinite where it is not a number."""
+    """Rounded to six digits; infinite if it is NaN."""
     return float(f"{x:.6g}") if math.isfinite(x) else math.inf
 
 
@@ -141,7 +141,7 @@ def text(length: int = 32, alphabet: str = ALPHABET, write: Callable[[int, int],
 
 
 def torques() -> tuple[Data, Data]:
-    """SARCOS, all seven torques, standardised; every tenth row is for the test."""
+    """SARCOS, all seven torques, standardised; every tenth row is for testing."""
     x, y = (standardised(t).float() for t in sarcos())
     test = torch.arange(len(x)) % 10 == 0
     return (x[~test], y[~test]), (x[test], y[test])
@@ -166,7 +166,7 @@ FULL: dict[str, NetProblem] = {
     "paper's net, Xavier": NetProblem(lambda: paper_net(xavier=True), large_cifar, batch=32, steps=3_000, l2=0.01),
     "paper's net, default": NetProblem(paper_net, large_cifar, batch=32, steps=3_000, l2=0.01),
 }
-# Five million weights, in a shape and with batches that a core makes twenty steps a second with.
+# Five million weights, with shape and batch size such that one core makes twenty steps per second.
 LARGE: dict[str, NetProblem] = {
     "large-transformer": NetProblem(
         lambda: CharTransformer(len(ALPHABET), 16, 128, blocks=26), partial(text, 16), letters, batch=4, steps=2_000

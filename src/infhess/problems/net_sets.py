@@ -1,4 +1,4 @@
-"""Nets by name: sets of problems, and longer runs of them."""
+"""Net problems by name: sets of problems, and longer runs of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMES = " ×"
 
 
 def longer(name: str, length: int) -> str:
-    """The name of a problem with so many times its steps."""
+    """The name of a problem with this many times its steps."""
     return name if length == 1 else f"{name}{TIMES}{length}"
 
 
@@ -30,13 +30,13 @@ def base(name: str) -> tuple[str, int]:
 
 
 def set_of(name: str) -> str:
-    """The set that a problem is in."""
+    """The set that contains a problem."""
     return next(title for title, problems in SETS.items() if base(name)[0] in problems)
 
 
 @lru_cache(maxsize=1)
 def net_problem(name: str) -> NetProblem:
-    """By name; its data is kept for the next run in this process."""
+    """A problem by name; its data is cached for the next run in this process."""
     own, length = base(name)
     problem = SETS[set_of(name)][own]
     return replace(problem, steps=length * problem.steps)

@@ -1,4 +1,4 @@
-"""The net of the paper's appendix with narrow copies of it, and other small nets."""
+"""The net of the paper's appendix with narrower copies, and other small nets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def batch_norm_net() -> nn.Module:
 
 
 class CharTransformer(nn.Module):
-    """Letters to logits of the next one: two blocks of causal attention and a dense layer each, normalised before."""
+    """Letters to logits of the next letter: two blocks of causal attention and a dense layer, with pre-normalisation."""
 
     def __init__(self, letters: int, length: int, width: int = 32, heads: int = 4, blocks: int = 2) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Block(nn.Module):
 
 
 class CharRecurrent(nn.Module):
-    """Letters to logits of the next one by a layer of GRU or LSTM; letters may have a code of another width."""
+    """Letters to logits of the next letter, by a layer of GRU or LSTM; embeddings may have another width."""
 
     def __init__(self, letters: int, width: int = 64, layer: type[nn.GRU | nn.LSTM] = nn.GRU, code: int = 0) -> None:
         super().__init__()

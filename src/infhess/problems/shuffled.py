@@ -1,4 +1,4 @@
-"""Mini-batches from tensors in memory as a DataLoader gives them, the objective of a batch, and torch's global seed."""
+"""Mini-batches from tensors in memory as from a DataLoader, the objective of a batch, and torch's global seed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 Data = tuple[Tensor, Tensor]
-Loss = Callable[[Tensor, Tensor], Tensor]  # of outputs and targets
+Loss = Callable[[Tensor, Tensor], Tensor]  # takes outputs and targets
 
 
 class Shuffled:
-    """Batches without replacement, one epoch after the other, as a DataLoader with shuffling gives them."""
+    """Batches without replacement, epoch by epoch, as from a DataLoader with shuffling."""
 
     def __init__(self, dataset: Data, size: int, generator: torch.Generator) -> None:
         self.population, self.size, self.generator = len(dataset[0]), min(size, len(dataset[0])), generator
@@ -33,14 +33,14 @@ class Shuffled:
 
 
 class CountedStream:
-    """An endless stream of batches that counts the data points read from it; `budget` is how many a run may read."""
+    """An endless stream of batches that counts the data points read; `budget` is how many a run may read."""
 
     def __init__(self, batches: Shuffled, budget: int = 0) -> None:
         self.points, self.size, self.population, self.budget = 0, batches.size, batches.population, budget
         self._batches, self._epoch = batches, iter(batches)
 
     def __iter__(self) -> Iterator[Data]:
-        """Itself: a batch is read once."""
+        """The stream itself: each batch is read once."""
         return self
 
     def __next__(self) -> Data:
@@ -53,7 +53,7 @@ class CountedStream:
         return batch
 
     def epoch(self) -> Iterator[Data]:
-        """One pass over all the data, in batches of about a thousand points; they count too."""
+        """One pass over all the data, in batches of about a thousand points, which are counted too."""
         x, y = self._batches.whole()
         self.points += len(x)
         yield from zip(x.split(1024), y.split(1024))  # type: ignore[no-untyped-call]
@@ -72,7 +72,7 @@ def objective(loss: Loss, model: nn.Module, l2: float) -> Callable[[Data], Tenso
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """torch's global generator starts from this seed within the block, and is as it was after it."""
+    """Within the block torch's global generator starts from this seed; afterwards it is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""Text of any length from small grammars: sentences that agree in number, nest, and do sums; and nested brackets."""
+"""Text of any length from small grammars: sentences with agreement in number, nesting and sums; and nested brackets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SIGNS = "".join(BRACKETS) + "xyz "
 
 
 def generated(length: int, seed: int) -> str:
-    """So many letters of sentences."""
+    """Sentences with `length` letters in total."""
     return _joined(lambda draw: (_sum if draw.random() < 0.25 else _sentence)(draw) + ". ", length, seed)
 
 
 def nested(length: int, seed: int) -> str:
-    """So many letters of balanced brackets; a bracket holds its own kind less often than others."""
+    """Balanced brackets, `length` letters in total; a bracket contains its own kind less often than others."""
     return _joined(lambda draw: _bracket(draw, depth=0) + " ", length, seed)
 
 

@@ -1,7 +1,7 @@
-"""Convex problems that `minimize` was not developed on: named before it was ever run on them, for `bench convex --accuracy`.
+"""Convex problems that `minimize` was not developed on: named before its first run on them, for `bench convex --accuracy`.
 
-Except two, after their first report: L-BFGS around a factored P, and its price, were developed on wide-softmax; from
-badly-scaled comes that pool-Newton has to be predicted at half of dense Newton's cost.
+There are two exceptions, made after their first report: L-BFGS around a factored P, and its price, were developed on
+wide-softmax; the caution about pool-Newton (predicted at half of dense Newton's cost) comes from badly-scaled.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def _normal(rows: int, columns: int, g: torch.Generator) -> Tensor:
 
 
 def _turned(n: int, spectrum: Tensor, g: torch.Generator) -> Tensor:
-    """Normal features whose covariance has this spectrum, in random axes."""
+    """Normal features whose covariance has this spectrum, in a random basis."""
     d = len(spectrum)
     Q: Tensor = torch.linalg.qr(_normal(d, d, g)).Q
     return _normal(n, d, g) @ (spectrum.sqrt()[:, None] * Q.mT)
 
 
 def _labels(f: Tensor, g: torch.Generator) -> Tensor:
-    """±1 with the odds e^f."""
+    """±1 with odds e^f."""
     return signs(torch.rand(len(f), generator=g, dtype=f.dtype) < torch.sigmoid(f))
 
 

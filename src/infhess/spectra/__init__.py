@@ -1,4 +1,4 @@
-"""Eigenvalues, their density, trace, diagonal and largest, with intervals."""
+"""Eigenvalues, spectral density, trace, diagonal and largest eigenvalue, with intervals."""
 
 from infhess.spectra.by_layer import spectrum
 from infhess.spectra.density import density

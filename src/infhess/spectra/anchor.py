@@ -1,7 +1,7 @@
-"""A spectrum carried along while parameters move: the change of its matrix on kept data, along its own vectors.
+"""Updates a spectrum while parameters move: the change of the matrix on kept data, along the known eigenvectors.
 
-H_t = H_0 + Δ. A fresh estimate at H_0 has the noise of its data; Δu on kept batches, each of which is multiplied before and
-after, has the noise of the change alone. So few products on few points hold the interval at its width while Δ is small.
+H_t = H_0 + Δ. A fresh estimate of H_0 has the noise of its data. Δu on kept batches, each multiplied before and after the
+move, only has the noise of the change. So while Δ is small, few products on few points keep the interval as narrow.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from infhess.spectra.krylov import Krylov, mean_variance
 from infhess.spectra.ritz import Ritz, gaps, ritz
 from infhess.spectra.student import weighted_mean
 
-# Chunks of kept data: the change is a small part of the error, so that fewer do than a fresh estimate needs.
+# Chunks of kept data: the change is a small part of the error, so fewer suffice than for a fresh estimate.
 CHUNKS, POINTS = 4, 128
-# What may be lost by vectors that no longer fit, in standard errors; it counts in the interval.
+# How much may be lost by vectors that no longer fit, in standard errors; it is included in the interval.
 LOST = 0.5
-# The share of the variance that the noise of the change may have.
+# The largest share of the variance that the noise of the change may have.
 NOISE = 0.25
-# An eigenvalue that has halved or doubled is another one, for all that is known.
+# An eigenvalue that has halved or doubled may be a different one.
 FACTOR = 2.0
 
 
 class Piece(NamedTuple):
-    """A batch, or a part of one, with the seed of its dropout."""
+    """A batch, or a slice of one, with the seed of its dropout."""
 
     batch: Batch
     seed: int
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Chunks of data to be multiplied again and again; their shares, and how much of all the data is not among them."""
+    """Chunks of data for repeated products; their shares of the points, and 1 − M/n for all the data outside."""
 
     chunks: list[list[Piece]]
     shares: Tensor
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
 
 
 def keep(source: BatchSource, points: int) -> Kept:
-    """So many points at the least, in chunks."""
+    """Keep at least this many points, in chunks."""
     reading = FreshData(source.stream, source.draw, source.points_of, points, 1)
     chunks: list[list[Piece]] = [[] for _ in range(CHUNKS)]
     for c, batch in reading.chunks(CHUNKS, source.split and not source.watch.batch_statistics):
@@ -74,7 +74,7 @@ def _chunk_products(source: BatchSource, chunk: Sequence[Piece], U: Tensor) -> T
 
 @dataclass(frozen=True)
 class Projected:
-    """T^c of directions that are not kept themselves, with what `ritz` wants to know of them."""
+    """T^c without its directions, with what `ritz` needs to know about them."""
 
     T: Tensor
     weights: Tensor
@@ -87,13 +87,13 @@ class Projected:
 
 
 def projected(krylov: Krylov) -> Projected:
-    """What is left of a Krylov space without its directions."""
+    """A Krylov space without its directions."""
     p = len(krylov)
     return Projected(krylov.T[:, :p, :p], krylov.weights[:p], krylov.unread[:p], krylov.residual, krylov.eps)
 
 
 class Moved(NamedTuple):
-    """The top pairs at the present parameters, and why they cannot be trusted; None where they can."""
+    """The top Ritz pairs at the present parameters, and why they cannot be trusted; None if they can."""
 
     errors: Ritz
     vectors: Tensor
@@ -105,7 +105,7 @@ class Anchor:
 
     def __init__(self, source: BatchSource, krylov: Krylov, errors: Ritz, k: int) -> None:
         self.source, self.k, self.space, self.errors = source, k, projected(krylov), errors
-        self.m = min(k + 1, len(krylov))  # one more than wanted: it may overtake
+        self.m = min(k + 1, len(krylov))  # one more than asked for: it may overtake
         self.U = krylov.Q[: len(krylov)].mT @ errors.weights[:, : self.m].to(krylov.Q)
         exact = bool((self.space.unread == 0).all())
         population = source.stream.population or POINTS
@@ -114,18 +114,18 @@ class Anchor:
 
     @property
     def bytes(self) -> int:
-        """Memory that vectors and their products take."""
+        """Bytes of the vectors and their products."""
         return sum(t.numel() * t.element_size() for t in (self.U, self.before))
 
     def moved(self) -> Moved:
-        """Ritz pairs of T + Uᵀ Δ U, with the noise of Δ, and with what Δ takes out of the span of U as truncation."""
+        """Ritz pairs of T + Uᵀ Δ U, with the noise of Δ; what Δ moves out of the span of U counts as truncation."""
         change = kept_products(self.source, self.kept, self.U) - self.before  # Δ^c u_i, (C, m, N)
         inside = (change @ self.U).to(torch.float64)
         D = (inside + inside.mT) / 2
         W, k = self.errors.weights[:, : self.m], self.k
         mean = torch.einsum("c,cab->ab", self.kept.shares, D)
         found = ritz(replace(self.space, T=self.space.T + W @ mean @ W.mT))
-        V = W.mT @ found.weights  # (m, p): the new vectors in terms of U
+        V = W.mT @ found.weights  # (m, p): the new vectors in the basis U
         found = with_noise(found, torch.einsum("ai,cab,bi->ci", V, D, V), self.kept)
         lost = _outside(change, inside, V[:, :k], self.kept.shares)
         truncation = found.truncation.clone()
@@ -135,7 +135,7 @@ class Anchor:
         return Moved(found, self.U @ V[:, :k].to(self.U), self._doubt(found, seen))
 
     def _doubt(self, found: Ritz, seen: float) -> str | None:
-        """What speaks for a fresh estimate; `seen` is the size of the change along the vectors."""
+        """The reason for a fresh estimate, or None; `seen` is the size of the change along the vectors."""
         k, before = self.k, self.errors
         top, se = found.values[:k], found.se[:k]
         ratio = top / before.values[:k]
@@ -152,7 +152,7 @@ class Anchor:
 
 
 def with_noise(found: Ritz, x: Tensor, kept: Kept) -> Ritz:
-    """The variance of the change x^c_i (C, p) added, with Satterthwaite's degrees of freedom of the sum."""
+    """Add the variance of the change x^c_i (C, p), with Satterthwaite's degrees of freedom for the sum."""
     if not kept.unread:
         return found
     variance = weighted_mean(x, kept.shares)[1] * kept.unread
@@ -165,7 +165,7 @@ def with_noise(found: Ritz, x: Tensor, kept: Kept) -> Ritz:
 
 
 def _outside(change: Tensor, inside: Tensor, V: Tensor, shares: Tensor) -> Tensor:
-    """|(I − UUᵀ) Δ v_i|² with the noise taken off: the squared mean over chunks, less the variance of that mean."""
+    """|(I − UUᵀ) Δ v_i|² without its noise: the squared mean over chunks, minus the variance of that mean."""
     w, V = shares.to(change), V.to(change)
     along = torch.einsum("cmn,mi->cin", change, V)  # (C, k, N)
     mean = torch.einsum("c,cin->in", w, along)

@@ -1,4 +1,4 @@
-"""The top of the spectrum, of the whole matrix or of each layer's block."""
+"""The top of the spectrum, for the whole matrix or for each layer's block."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def spectrum(
 
     Args:
         source: `Hessian`, `GaussNewton`, `Fisher`, `Products`, or a square matrix with `@`.
-        k: how many.
-        rtol: go on, with more data a direction, until all 95 % intervals are narrower than ± rtol of their value.
+        k: how many eigenvalues.
+        rtol: continue with more data per direction until all 95 % intervals are narrower than ± rtol of their value.
         by: "layer" for a dict of the spectra of the layers' blocks, by name. All layers share the data and the graphs of one
-            pass; with `rtol` each layer has passes of its own, as many as it needs.
+            pass; with `rtol` each layer has its own passes, as many as it needs.
         **options: `points`, fresh data points per direction, rounded up to whole batches (by default 128, and two batches);
             `directions`, how many (by default 2k + 6 to 4k + 16, as many as the top k values need); `budget`: with `rtol`, no
-            further round where it would read more data points (products, for a source without data) than this in all, a
-            million by default; `memory`, bytes for directions and for what is kept of their products, 8 vectors each: beyond
-            it the latter are kept in bfloat16, then on disk, then there are fewer directions, but never fewer than k (by
-            default they are on disk where all would take more than 2 GiB); `generator`, for the random start.
+            further round if it would bring the total above this many data points (products, for a source without data), a
+            million by default; `memory`, bytes for the directions and the deviations of their products, 8 vectors each: beyond
+            it deviations are kept in bfloat16, then on disk, and then there are fewer directions, but at least k (by default
+            deviations are on disk if all would take more than 2 GiB); `generator`, random numbers for the start.
 
     >>> import torch
     >>> from infhess import Hessian
@@ -86,9 +86,9 @@ def _one_pass(
     memory: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Layers[Spectrum]:
-    """Directions of all layers side by side: each step reads its data once, and builds a batch's graph once."""
+    """Directions of all layers side by side: each step reads its data once, and builds the graph of a batch once."""
     generator_on(generator)
-    del budget  # for further rounds, of which there are none
+    del budget  # for further rounds, and there are none here
     generator = generator or torch.Generator().manual_seed(0)
     plans = {
         name: planned(layer, min(k, layer.size), None, points, directions, None, memory and memory // len(layers))
@@ -107,7 +107,7 @@ def _one_pass(
 
 
 def _step(source: BatchSource, layers: dict[str, Layer], live: dict[str, Krylov], data: tuple[int, int]) -> list[str]:
-    """One direction more of each; the names of those that have room for another."""
+    """Add one direction to each; return the names of those that have room for another."""
     before = source.data_points
     questions = [layers[name].question(krylov.direction) for name, krylov in live.items()]
     draws = source.fresh_answers(questions, data[0], CHUNKS, data[1])

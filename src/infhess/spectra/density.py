@@ -1,4 +1,4 @@
-"""The distribution of all eigenvalues of the full-data matrix, by stochastic Lanczos quadrature, with bounds that hold."""
+"""The distribution of all eigenvalues of the full-data matrix, by stochastic Lanczos quadrature, with rigorous bounds."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from infhess.spectra.law import Bracket, Law, Sampled, sampled
 from infhess.spectra.quadrature import Quadrature, quadratures
 from infhess.spectra.rounds import NOT_FINITE, UNKNOWN
 
-LEAST_POINTS = 1024  # of the first sample
-DIRECTIONS = 96  # a start
-ENOUGH = (
-    1500  # starts × N: their noise is then ± .036 at the most, and further directions help more than further starts
-)
+LEAST_POINTS = 1024  # in the first sample
+DIRECTIONS = 96  # per start
+ENOUGH = 1500  # starts × N: their noise is then at most ± .036, and more directions help more than more starts
 BUDGET = 2**23
 GROWTH = 4
 NEAR_ZERO = 1e-3
-FINEST = 1e-3  # smoothing at the least, relative to the width of the spectrum
+FINEST = 1e-3  # least smoothing, relative to the width of the spectrum
 
 
 @full_precision
@@ -45,23 +43,23 @@ def density(
 ) -> Density:
     """The share of eigenvalues of the full-data matrix at or below every x, with bounds, and its density.
 
-    Stochastic Lanczos quadrature (Ubaru, Chen & Saad 2017) of the matrix of a sample that is held fixed. What quadrature
-    leaves open is bounded by the Chebyshev–Markov–Stieltjes inequality, and the noise of V Gaussian starts has an exact law
-    (Beta). The spectrum of a sample differs from that of all the data by more than noise: it is wider, and has more eigenvalues
-    near zero. The spectra of the two halves of the sample show by how much one doubling of the data changes it. Where the
-    size of the data is not known, or N is so small that all eigenvalues are computed, Weyl's inequality bounds the change
-    instead, from the spectrum of the sampling error; such bounds are about twice as wide. Where the data costs more than
-    `atol`, more is read; where all of it is, the result is exact in the data.
+    Stochastic Lanczos quadrature (Ubaru, Chen & Saad 2017) for the matrix of a fixed sample. The Chebyshev–Markov–Stieltjes
+    inequality bounds the error of quadrature, and the noise of V Gaussian starts has an exact distribution (Beta). The
+    spectrum of a sample differs from that of all the data by more than noise: it is wider, and has more eigenvalues near
+    zero. The spectra of the two halves of the sample show how much one doubling of the data changes it. If the size of the
+    data is unknown, or N is so small that all eigenvalues are computed, Weyl's inequality bounds the change instead, from
+    the spectrum of the sampling error; such bounds are about twice as wide. If the missing data contributes more than
+    `atol` to the error, more is read; if all data is read, there is no sampling error.
 
     Args:
-        source: `Hessian`, `GaussNewton`, `Fisher`, a matrix, or `Products` whose products repeat.
-        atol: read more data while it adds more than this to an interval's half-width.
-        points: the size of the sample, instead.
-        starts: V; by default as many as make their noise ± .036 at the most.
-        directions: products a start; 96 by default.
+        source: `Hessian`, `GaussNewton`, `Fisher`, a matrix, or `Products` whose products are reproducible.
+        atol: read more data while sampling adds more than this to the half-width of an interval.
+        points: the size of the sample, instead of `atol`.
+        starts: V; by default as many as keep their noise within ± .036.
+        directions: products per start; 96 by default.
         zero: eigenvalues within ± zero count as near zero; by default a thousandth of the largest magnitude.
-        budget: no further sample where products × data points would exceed this; 2²³ by default.
-        generator: for the random starts.
+        budget: no larger sample if products × data points would exceed this; 2²³ by default.
+        generator: random numbers for the starts.
 
     >>> import torch
     >>> found = density(torch.diag(torch.cat([torch.zeros(6), torch.tensor([-1.0, 1.0, 2.0, 4.0])])))
@@ -97,14 +95,14 @@ def density(
 
 
 def _first(source: Source, products: int, budget: int) -> int:
-    """Points of the first sample: all of them where they are few."""
+    """Points of the first sample: all of them if they are few."""
     n = _population(source)
     few = n is not None and n <= 2 * LEAST_POINTS and n * products <= budget
     return n if few and n is not None else LEAST_POINTS
 
 
 def _grown(source: Source, points: int, products: int, budget: int) -> int:
-    """Points of the next sample: all where the budget allows for it, or four times as many; 0 for neither."""
+    """Points of the next sample: all if the budget allows, or four times as many; 0 if neither."""
     n = _population(source)
     sizes = ([] if n is None else [n]) + [GROWTH * points]
     return next((M for M in sizes if points < M and M * products * (1 if n == M else 2) <= budget), 0)
@@ -139,11 +137,11 @@ def _law(sample: Frozen, source: Source, V: int, m: int, generator: torch.Genera
 def _by_lanczos(
     sample: Frozen, starts: Tensor, m: int, generator: torch.Generator
 ) -> tuple[Quadrature, Sampled | Halves | None]:
-    """Of the sample alone; of both halves too where it is known how much data there is; else of its error."""
+    """Quadrature of the sample; and of both halves if the size of the data is known, else of the sampling error."""
     if sample.exact or not sample.noise_is_known:
         return quadratures(sample.apply, [starts], [m])[0], None
     if sample.population is not None:
-        few = math.ceil(m / 2)  # a difference is seen with fewer directions than its place
+        few = math.ceil(m / 2)  # a difference needs fewer directions than its location
         seen, *parts = quadratures(sample.apply, [starts] * 3, [m, few, few])
         to_come = doublings(sample.points, sample.population)
         return seen, halves(seen.shorter(few), (parts[0], parts[1]), to_come, sample.unread)
@@ -158,7 +156,7 @@ def _by_lanczos(
 
 
 def _all_of(sample: Frozen, source: Source) -> tuple[Quadrature, Sampled | None]:
-    """N products give the matrix itself, and all of its eigenvalues: each is a rule of one node."""
+    """The matrix itself from N products, and all of its eigenvalues: each is a quadrature rule with one node."""
     eye = torch.eye(source.size).to(source.like)
     alone = sample.exact or not sample.noise_is_known
     blocks = [sample.apply(S, *(() if alone else (S, S))) for S in eye.split(16, 1)]  # type: ignore[no-untyped-call]
@@ -175,7 +173,7 @@ def _rule(A: Tensor) -> Quadrature:
 
 
 def _data_error(law: Law) -> float:
-    """What the data adds to the half-width of an interval, at the most."""
+    """The most that sampling adds to the half-width of an interval."""
     return law.data_error(torch.quantile(law.seen.nodes()[0].flatten(), torch.linspace(0, 1, 128).to(law.seen.T)))
 
 
@@ -196,7 +194,7 @@ def _density(law: Law, zero: float | None, error: float, points: int, cost: tupl
 
 
 def _widths(seen: Quadrature) -> Tensor:
-    """How far each node is smoothed: as far as it is uncertain, by its residual or the distance of its neighbours."""
+    """Width of the smoothing of each node: its uncertainty, the smaller of its residual and the distance to its neighbours."""
     theta, _, residual = seen.nodes()
     extent = float(theta.max() - theta.min()) or max(float(theta.abs().max()), 1.0)
     edges = torch.nn.functional.pad(theta[:, None], (1, 1), mode="replicate")[:, 0]
@@ -205,7 +203,7 @@ def _widths(seen: Quadrature) -> Tensor:
 
 
 def _grid(theta: Tensor, width: Tensor) -> Tensor:
-    """Even points, and some around the nodes of the first start, or around all eigenvalues of a small matrix."""
+    """A regular grid, with more points around the nodes of the first start, or around all eigenvalues of a small matrix."""
     nodes, spread = (theta[:, 0], width[:, 0]) if theta.shape[1] == 1 else (theta[0], width[0])
     around = (nodes + spread * torch.arange(-4, 5).to(theta)[:, None]).flatten()
     ends = float((theta - 4 * width).min()), float((theta + 4 * width).max())

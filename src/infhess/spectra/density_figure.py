@@ -1,4 +1,4 @@
-"""Pictures of a spectral density."""
+"""Plots of a spectral density."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def draw_density(ax: Any, x: Tensor, y: Tensor) -> None:
 
 
 def draw_distribution(ax: Any, x: Tensor, share: Tensor, bands: dict[str, tuple[Tensor, Tensor]], zero: float) -> None:
-    """A distribution function with its bounds, the widest first; magnitudes beyond `zero` on a logarithmic scale."""
+    """A distribution function with its bounds, widest first; magnitudes above `zero` on a logarithmic scale."""
     if zero > 0:
         ax.set_xscale("symlog", linthresh=zero)
     for shade, (label, (low, high)) in zip((0.15, 0.3), bands.items()):

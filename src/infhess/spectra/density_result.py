@@ -1,4 +1,4 @@
-"""What `density` gives: a distribution of eigenvalues with bounds, and how it shows itself."""
+"""The result of `density`: a distribution of eigenvalues with bounds, and its displays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infhess.spectra.density_figure import draw_density, draw_distribution
 from infhess.spectra.law import Bracket, Law
 from infhess.spectra.student import probability
 
-PLOTTED = 160  # points of a distribution function
+PLOTTED = 160  # points of a plotted distribution function
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,7 +28,7 @@ class Share:
     """
 
     value: float
-    _bracket: Bracket  # of one number each
+    _bracket: Bracket  # bounds, with one number each
     _law: Law
 
     def __repr__(self) -> str:
@@ -54,15 +54,15 @@ class Density:
     """The spectral density of the full-data matrix.
 
     Attributes:
-        grid, values: points, and the density there; each Gauss node is smoothed as far as it is uncertain: by its residual or
-            the distance of its neighbours, whichever is less.
+        grid, values: points, and the density there; each Gauss node is smoothed by its uncertainty, the smaller of its residual
+            and the distance to its neighbours.
         negative: the share of eigenvalues below −zero.
-        near_zero: the share of those within ± zero.
+        near_zero: the share of eigenvalues within ± zero.
         zero: by default a thousandth of the largest magnitude.
-        data_error: how much the data that was not read adds to the intervals at the most, 0 where all was read, and NaN where
-            nothing is known of it.
-        points: the data points that each product was taken with.
-        products, data_points: what it cost.
+        data_error: the most that unread data adds to the intervals; 0 if all data was read, and NaN if nothing is known about
+            it.
+        points: the data points in each product.
+        products, data_points: the cost.
         stopped: why no more data was read.
 
     >>> import torch, infhess
@@ -87,7 +87,7 @@ class Density:
     _law: Law
 
     def cdf(self, x: Any) -> Tensor:
-        """The share of eigenvalues at or below x, a number or a tensor: the middle of what quadrature allows for."""
+        """The share of eigenvalues at or below x, a number or a tensor: the midpoint of the bounds from quadrature."""
         x, shape = self._points(x)
         low, high = self._law.seen.bounds(x)
         return ((low + high) / 2).reshape(shape)
@@ -95,7 +95,7 @@ class Density:
     def interval(self, x: Any, level: float = 0.95, *, joint: bool = False) -> tuple[Tensor, Tensor]:
         """Bounds on the share of eigenvalues of the full-data matrix at or below x.
 
-        They hold for the step function itself: at each x with this probability, or at all x at once if joint.
+        They hold for the step function itself: at each x with this probability, or at all x at once if `joint`.
         """
         x, shape = self._points(x)
         law = self._law.band if joint else self._law.interval
@@ -110,7 +110,7 @@ class Density:
 
     @property
     def _some(self) -> Tensor:
-        """Points of the grid, as many as a picture or a table needs."""
+        """Points of the grid, as many as a plot or a table needs."""
         some: Tensor = torch.unique(self.grid[torch.linspace(0, len(self.grid) - 1, PLOTTED).long()])
         return some
 
@@ -121,14 +121,14 @@ class Density:
         return {name: c.tolist() for name, c in {**columns, "low": low, "high": high}.items()}
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists: the density and the distribution function with 95 % intervals, for a script, for JSON."""
+        """Plain numbers and lists, e.g. for JSON: the density, and the distribution function with 95 % intervals."""
         shares = {"negative": self.negative.as_dict(), "near_zero": self.near_zero.as_dict(), "zero": self.zero}
         cost = {"products": self.products, "data_points": self.data_points}
         how = {"data_error": self.data_error, "points": self.points, "stopped": self.stopped}
         return {**self._columns(), **shares, **how, **cost}
 
     def to_pandas(self) -> Any:
-        """A DataFrame with a row for each of some points x; needs pandas."""
+        """A DataFrame with one row per point x, for some points; needs pandas."""
         return _draw.frame(self._columns())
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class Density:
         return _draw.table(repr(self), ["eigenvalues", "share", "low", "high"], rows)
 
     def plot(self, ax: Any = None, *, cdf: bool = False) -> Any:
-        """The density, or its distribution function with pointwise and joint 95 % bounds; gives the axes. Needs matplotlib."""
+        """Plot the density, or its distribution function with pointwise and joint 95 % bounds; returns the axes."""
         ax = _draw.axes(ax)
         if not cdf:
             draw_density(ax, self.grid, self.values)

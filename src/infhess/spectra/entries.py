@@ -1,4 +1,4 @@
-"""The diagonal of the full-data matrix, entry by entry with error bars."""
+"""The diagonal of the full-data matrix, with error bars for each entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infhess.spectra.student import probability, two_sided
 
 @dataclass(frozen=True, repr=False)
 class Diagonal(ValuesFace):
-    """Diagonal entries (N,), their standard errors (N,), and what they cost.
+    """Diagonal entries (N,), their standard errors (N,), and the cost.
 
     >>> import torch, infhess
     >>> found = infhess.diagonal(torch.diag(torch.tensor([3.0, 2.0, 1.0])))
@@ -34,17 +34,17 @@ class Diagonal(ValuesFace):
     data_points: int
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Intervals for the entries of the full-data matrix, each on its own: Student's, with one degree less than probes."""
+        """Pointwise intervals for the entries of the full-data matrix: Student's t with probes − 1 degrees of freedom."""
         t = two_sided(probability(level), torch.tensor(self.probes - 1.0)).to(self.values)
         return self.values - t * self.std, self.values + t * self.std
 
 
 @full_precision
 def diagonal(source: Any, *, probes: int = 64, generator: torch.Generator | None = None) -> Diagonal:
-    """The diagonal by Bekas, Kokiopoulou & Saad's (2007) estimate: the mean of z ⊙ Hz over random signs z.
+    """The diagonal by the estimator of Bekas, Kokiopoulou & Saad (2007): the mean of z ⊙ Hz over random signs z.
 
-    Each z has a batch of its own, so that the spread over probes holds the noise of starts and of data. Projecting out the top
-    of the spectrum first (Diag++) errs 1.02 to 1.4 times as much with 36 products, and .86 to 1.05 times with 144, on two
+    Each z has its own batch, so that the spread over probes contains the noise of both signs and data. Projecting out the top
+    of the spectrum first (Diag++) has 1.02 to 1.4 times the error with 36 products, and .86 to 1.05 times with 144, on two
     nets with batches of 64: not worth its memory.
 
     >>> import torch
@@ -58,7 +58,7 @@ def diagonal(source: Any, *, probes: int = 64, generator: torch.Generator | None
     for k, form in enumerate(diagonal_forms(source, probes, 0, generator), 1):
         off = form - mean
         mean += off / k
-        squares += off * (form - mean)  # Welford 1962: no difference of large sums
+        squares += off * (form - mean)  # Welford 1962: avoids differences of large sums
     std = (squares / (probes - 1) / probes).sqrt()
     cost = source.products - products, source.data_points - data_points
     return Diagonal(mean.to(source.like), std.to(source.like), probes, *cost)

@@ -1,4 +1,4 @@
-"""One number with an error bar: the trace, and the largest eigenvalue."""
+"""A single number with an error bar: the trace, or the largest eigenvalue."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from infhess.spectra.student import probability, skewed_mean
 
 @dataclass(frozen=True, repr=False)
 class Estimate(_draw.Rows):
-    """A value, its standard error, intervals, and what it cost. It pickles: its bounds are functions of numbers alone.
+    """A value, its standard error, intervals, and the cost. It can be pickled: its bounds depend on numbers only.
 
-    Where few points carry most of the curvature, as in a net that fits its data, the standard error says too little; intervals
-    know of it: they reach further to the side where rare points would move the value.
+    If few points carry most of the curvature, as in a net that fits its data, the standard error is too small. Intervals
+    account for this: they are wider on the side to which rare points would move the value.
 
     >>> import torch, infhess
     >>> found = infhess.trace(torch.diag(torch.tensor([3.0, 2.0, 1.0])))
@@ -62,12 +62,12 @@ class Estimate(_draw.Rows):
         return self._interval(probability(level))
 
     def upper(self, level: float = 0.99) -> float:
-        """A bound that the full-data value does not exceed with this probability."""
+        """An upper bound on the full-data value that holds with this probability."""
         return self._upper(probability(level))
 
 
 def sample_estimate(x: Tensor, products: int, data_points: int) -> Estimate:
-    """The mean of independent values, as an estimate."""
+    """The mean of independent values, as an `Estimate`."""
     std = float(x.std()) / len(x) ** 0.5
     return Estimate(
         float(x.mean()), std, products, data_points, partial(_interval_of_mean, x), partial(_upper_of_mean, x)
@@ -99,19 +99,19 @@ def trace(
 def trace(
     source: Any, *, by: str | None = None, probes: int = 36, sketch: int = 10, generator: torch.Generator | None = None
 ) -> Estimate | Layers[Estimate]:
-    """The trace, from products with random signs z, and with a sketch of the top of the spectrum where there are batches.
+    """The trace, from products with random signs z, and a sketch of the top of the spectrum if the source has batches.
 
     Args:
         source: `Hessian`, `GaussNewton`, `Fisher`, `Products`, or a square matrix with `@`.
         by: "layer" for a dict of the traces of the layers' blocks, by name, from the same products.
-        probes: random vectors. With a sketch six of them share a batch, and there are eight batches at the least.
-        sketch: columns of the sketch. 0 for Hutchinson's estimate, the mean of zᵀHz with a batch for each z; so it is without
-            batches, for fewer parameters than a sketch is good for, and for more than four million.
-        generator: for the random vectors.
+        probes: number of random vectors. With a sketch six of them share a batch, and there are at least eight batches.
+        sketch: columns of the sketch. 0 for Hutchinson's estimator, the mean of zᵀHz with a batch for each z; this is also used
+            without batches, for too few parameters for a sketch, and for more than four million.
+        generator: random numbers for these vectors.
 
-    Hutch++ and XTrace as published take all products on one sample of data, whose noise they leave. With a fresh batch for each
-    six probes, and the sum over the sketch on each of these, the error was about that of Hutchinson's estimate, or less, in
-    half of the time in most cells: `infhess bench curvature --trace` measures it.
+    Hutch++ and XTrace as published take all products on one sample of data, and its noise remains. With a fresh batch for
+    every six probes, each with the sum over the sketch, the error was about that of Hutchinson's estimator, or smaller, in
+    half the time in most cells: `infhess bench curvature --trace` measures it.
 
     >>> import torch
     >>> estimate = trace(torch.diag(torch.tensor([3.0, 2.0, 1.0])))
@@ -136,7 +136,7 @@ def _over(form: Tensor, ranges: Ranges) -> Tensor:
 
 
 def at_least_four(probes: Any) -> int:
-    """The number of probes: fewer have no error bar."""
+    """Check the number of probes: with fewer than four there is no error bar."""
     number = count(probes, "probes")
     if number < 4:
         raise ValueError(f"probes: expected 4 or more for an error bar, got {number}")
@@ -144,14 +144,14 @@ def at_least_four(probes: Any) -> int:
 
 
 def by_layer(by: Any) -> str | None:
-    """None, or "layer"."""
+    """Check that `by` is None or "layer"."""
     if by not in (None, "layer"):
         raise ValueError(f'by: expected None or "layer", got {by!r}')
     return "layer" if by else None
 
 
 def diagonal_forms(source: Source, probes: int, sketch: int, generator: torch.Generator | None) -> Iterator[Tensor]:
-    """Vectors whose mean is the diagonal of H, each from data of its own, in double precision."""
+    """Vectors whose expectation is the diagonal of H, each from its own data, in double precision."""
     generator_on(generator)
     generator, before = generator or torch.Generator().manual_seed(0), source.data_points
     if isinstance(source, BatchSource) and fits(source, sketch):
@@ -167,7 +167,7 @@ def diagonal_forms(source: Source, probes: int, sketch: int, generator: torch.Ge
 
 
 def _signed_products(source: Source, probes: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """z ⊙ Hz for random signs z, each with a batch of its own."""
+    """z ⊙ Hz for random signs z, each with its own batch."""
     for _ in range(probes):
         z = signs(source.size, like=source.like, generator=generator)
         yield (z * source.matvec(z)).to(torch.float64)

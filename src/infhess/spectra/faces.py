@@ -1,4 +1,4 @@
-"""How results show themselves: a line, a table, a picture, plain numbers."""
+"""How results are displayed: a line, a table, a plot, plain numbers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 from infhess import _draw
 
 LEVEL = 0.95
-SHOWN = 3  # values or layers in a line
+SHOWN = 3  # values or layers shown in a line
 
 
 class ValuesFace(_draw.Rows):
-    """For values with standard errors and intervals, numbered in their order."""
+    """Displays values with standard errors and intervals, numbered in order."""
 
-    what = "eigenvalue"  # what is numbered
+    what = "eigenvalue"  # what the numbers count
     values: Tensor
     std: Tensor
     products: int
@@ -33,7 +33,7 @@ class ValuesFace(_draw.Rows):
         return {self.what: number} | {name: column.tolist() for name, column in columns.items()}
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, with 95 % intervals: for a script, for JSON."""
+        """Plain numbers and lists, with 95 % intervals, e.g. for JSON."""
         low, high = self.interval(LEVEL)
         bounds = {"low": low.tolist(), "high": high.tolist(), "level": LEVEL}
         cost = {"products": self.products, "data_points": self.data_points}
@@ -49,7 +49,7 @@ Part = TypeVar("Part", bound=_draw.Rows)
 
 
 class Layers(dict[str, Part], _draw.Rows):
-    """Results by the name of their layer: a dict, with a table and a picture of all layers.
+    """Results by layer name: a dict, with a table and a plot of all layers.
 
     >>> import torch, infhess
     >>> w = {"a.weight": torch.zeros(1, requires_grad=True), "b.weight": torch.zeros(1, requires_grad=True)}
@@ -66,7 +66,7 @@ class Layers(dict[str, Part], _draw.Rows):
         return {"layer": names} | {c: [v for part in parts.values() for v in part[c]] for c in columns}
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists of each layer, with 95 % intervals: for a script, for JSON."""
+        """Plain numbers and lists for each layer, with 95 % intervals, e.g. for JSON."""
         return {name: part.as_dict() for name, part in self.items()}  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:

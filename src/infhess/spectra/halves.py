@@ -1,4 +1,4 @@
-"""What the data that was not read would change in a distribution of eigenvalues, from the two halves of what was read."""
+"""How unread data would change a distribution of eigenvalues, estimated from the two halves of what was read."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch.nn.functional import avg_pool1d, max_pool1d
 
 from infhess.spectra.quadrature import Quadrature
 
-PLACES = 96  # where the halves are compared with the whole, at the least half and at the most twice as many
-AROUND = 3  # places to both sides: the largest change and the mean variance among them count
+PLACES = 96  # places to compare halves and whole: at least half, at most twice as many
+AROUND = 3  # neighbouring places on both sides: their largest change and mean variance count
 
 
 @dataclass(frozen=True)
 class Halves:
-    """By how much the share of eigenvalues at or below x may fall or rise with all of the data, and a standard error.
+    """How far the share of eigenvalues at or below x may fall or rise with all of the data, and a standard error.
 
-    F_m is the distribution function of a sample of m points. It is biased: noise spreads eigenvalues, and a small sample misses
-    directions. The n points are a sample too, so that F_n − F_M is what log₂(n/M) doublings of the data change. The last
-    doubling was seen: F_{M/2}, the mean of both halves, to F_M. Further ones are taken to change no more, in its direction, as
-    holds while a bias falls as a power of m. The spread (F_A − F_B)/2 of the halves is the noise of F_M.
+    F_m is the distribution function for a sample of m points. It is biased: noise spreads eigenvalues, and a small sample
+    misses directions. All n points are a sample too, so F_n − F_M is the change over log₂(n/M) doublings of the data. The last
+    doubling was observed: from F_{M/2}, the mean of both halves, to F_M. Further ones are assumed to change no more, in the
+    same direction, as holds if the bias falls as a power of m. The spread (F_A − F_B)/2 of the halves is the noise of F_M.
     """
 
     x: Tensor
@@ -32,7 +32,7 @@ class Halves:
     variance: Tensor
 
     def at(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Downwards, upwards and the standard error at each x: the greater ones of the places around it."""
+        """The largest fall, the largest rise and the standard error at each x: the larger values of the two places around x."""
         above = torch.searchsorted(self.x, x).clamp(max=len(self.x) - 1)
         below = (above - 1).clamp(min=0)
         down, up, variance = (torch.maximum(v[below], v[above]) for v in (self.down, self.up, self.variance))
@@ -40,7 +40,7 @@ class Halves:
 
 
 def halves(whole: Quadrature, parts: tuple[Quadrature, Quadrature], doublings: float, unread: float) -> Halves:
-    """From quadratures with the same starts, whose noise cancels in differences, over so many doublings of the data to come.
+    """Compare quadratures from the same starts, whose noise cancels in differences; extrapolate over `doublings` of the data.
 
     `unread` is the variance factor 1 − M/n.
     """
@@ -54,24 +54,24 @@ def halves(whole: Quadrature, parts: tuple[Quadrature, Quadrature], doublings: f
 
 
 def doublings(points: int, population: int) -> float:
-    """Of a sample, until it is all of the data."""
+    """Number of doublings of a sample until it is all of the data."""
     return math.log2(max(1.0, population / points))
 
 
 def _places(measure: Quadrature) -> Tensor:
-    """Gauss nodes: many where eigenvalues are many, one at each that stands alone."""
+    """Gauss nodes: dense where there are many eigenvalues, one at each isolated eigenvalue."""
     nodes = measure.nodes()[0].flatten().sort().values
     return nodes[:: max(1, len(nodes) // PLACES)].contiguous()
 
 
 def _spacing(x: Tensor) -> Tensor:
-    """Of each place to its neighbours: more cannot be told apart there."""
+    """Distance of each place to its neighbours: the resolution there."""
     ends = torch.nn.functional.pad(x[None, None], (1, 1), mode="replicate")[0, 0]
     return (ends[2:] - ends[:-2]) / 2
 
 
 def _smoothed(measure: Quadrature, x: Tensor, width: Tensor) -> Tensor:
-    """The distribution function at each x, each step of it as wide as given there."""
+    """The distribution function at each x, with its steps smoothed to the given width."""
     theta, weights, _ = (part.flatten() for part in measure.nodes())
     away = (x[:, None] - theta) / width.clamp(min=torch.finfo(x.dtype).tiny)[:, None]
     shares: Tensor = torch.special.ndtr(away) @ weights

@@ -1,4 +1,4 @@
-"""Deviations between chunks of data, held for directions to come: in full, in bfloat16, or on disk, as a bound allows."""
+"""Deviations between chunks of data, kept for later directions: in full, in bfloat16, or on disk, within a memory limit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-# Chunks of fresh data a direction: their spread is the noise. Fewer than 4 do not give intervals that hold.
+# Chunks of fresh data per direction: their spread is the noise. With fewer than 4, intervals do not cover.
 CHUNKS = 8
-# Where no bound is given: numbers kept at full precision; beyond, in bfloat16, good to 0.4 % each; then bytes kept in memory.
+# Without a limit: numbers kept at full precision; beyond that in bfloat16, accurate to 0.4 %; then bytes kept in memory.
 FULL_PRECISION, IN_MEMORY = 2**28, 2**31
 BFLOAT16 = 2  # bytes
 COLUMNS = 2**16
@@ -21,7 +21,7 @@ COLUMNS = 2**16
 
 @dataclass(frozen=True)
 class Room:
-    """How many directions there is room for, and where the deviations of their products are held."""
+    """How many directions fit, and where the deviations of their products are kept."""
 
     most: int
     dtype: torch.dtype
@@ -29,9 +29,9 @@ class Room:
 
 
 def room_for(start: Tensor, least: int, most: int, memory: int | None, exact: bool = False) -> Room:
-    """Room within so many bytes: full precision, then bfloat16, then disk, and at the last fewer directions.
+    """What fits into this many bytes: full precision, then bfloat16, then disk, and finally fewer directions.
 
-    A direction takes N numbers in memory, and CHUNKS·N more for the deviations of its products, which exact ones have not.
+    A direction takes N numbers in memory, and CHUNKS·N more for the deviations of its products unless these are exact.
     """
     N, width = len(start), start.dtype.itemsize
     if exact and (memory is None or _bytes(N, most, width, 0) <= memory):
@@ -62,7 +62,7 @@ def _bytes(N: int, most: int, width: int, held: int) -> int:
 
 
 class Deviations:
-    """y_j^c − ȳ_j for each direction j, to be multiplied with directions that come later."""
+    """y_j^c − ȳ_j for each direction j, to be multiplied with later directions."""
 
     def __init__(self, room: Room) -> None:
         self._room, self._held = room, list[Tensor | Path]()
@@ -73,11 +73,11 @@ class Deviations:
 
     @property
     def bytes(self) -> int:
-        """Held in memory."""
+        """Bytes in memory."""
         return sum(d.nbytes for d in self._held if isinstance(d, Tensor))
 
     def append(self, deviation: Tensor) -> None:
-        """Of the newest direction, (C, N); (0, N) where its product is exact."""
+        """Add those of the newest direction, (C, N); (0, N) if its product is exact."""
         kept = deviation.to(self._room.dtype)
         if self._folder is None or not len(kept):
             self._held.append(kept)
@@ -92,13 +92,13 @@ class Deviations:
         return _widened(held, Q) if isinstance(held, Tensor) else _read(held, Q)
 
     def close(self) -> None:
-        """Leave nothing on disk."""
+        """Delete the files on disk."""
         if self._folder is not None:
             self._folder.cleanup()
 
 
 def _widened(held: Tensor, Q: Tensor) -> Tensor:
-    """Products of rows in the precision of Q; what is held in less is widened a few columns at a time."""
+    """Products of rows in the precision of Q; tensors of lower precision are widened a few columns at a time."""
     if held.dtype == Q.dtype:
         return held @ Q.mT
     parts = zip(held.split(COLUMNS, 1), Q.split(COLUMNS, 1))  # type: ignore[no-untyped-call]
@@ -106,6 +106,6 @@ def _widened(held: Tensor, Q: Tensor) -> Tensor:
 
 
 def _read(path: Path, Q: Tensor) -> Tensor:
-    """One chunk in memory at a time."""
+    """Products with a file, reading one chunk at a time."""
     with safe_open(path, framework="pt") as file:
         return torch.stack([Q @ file.get_tensor(str(c)).to(Q) for c in range(CHUNKS)])

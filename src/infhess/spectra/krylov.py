@@ -1,4 +1,4 @@
-"""Directions: few, each averaged over fresh data, and the spread over that data kept."""
+"""A Krylov space: few directions, each product averaged over fresh data, with its spread over that data."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from infhess.spectra.held import CHUNKS, Deviations, room_for
 
 
 class Krylov:
-    """q₁ given; q_{j+1} the mean product of q_j over C chunks of fresh data, made orthogonal to those before.
+    """q₁ is given; q_{j+1} is the mean product of q_j over C chunks of fresh data, orthogonalised against earlier directions.
 
-    T^c_ij = q_iᵀ y_j^c in double precision; what of it comes after the fact (i > j) needs the deviations y_j^c − ȳ_j,
-    which are kept. weights[j] is the share of each chunk in the points of direction j, unread[j] its 1 − M/n.
+    T^c_ij = q_iᵀ y_j^c in double precision. Entries with i > j are computed later, from the deviations y_j^c − ȳ_j, which are
+    kept. weights[j] is the share of each chunk in the points of direction j, unread[j] its factor 1 − M/n.
     """
 
     def __init__(
@@ -28,11 +28,11 @@ class Krylov:
         self.Q[0] = start / torch.linalg.vector_norm(start)
         self._deviations, self._exact = Deviations(room), exact
         self._T = torch.zeros(CHUNKS, most, most, dtype=torch.float64, device=start.device)
-        self._below = 0  # rows of T whose part below the diagonal is there
+        self._below = 0  # rows of T whose entries below the diagonal are known
         self.weights = torch.zeros(most, CHUNKS, dtype=torch.float64, device=start.device)
         self.unread = torch.ones(most, dtype=torch.float64, device=start.device)
         self.beta = 0.0  # |ȳ_p − QQᵀȳ_p| of the newest direction
-        self.residual = 0.0  # its square with the noise taken off
+        self.residual = 0.0  # its square without the noise
         self.points: list[int] = []
         self.noise_is_known = True
 
@@ -41,16 +41,16 @@ class Krylov:
 
     @property
     def eps(self) -> float:
-        """The rounding of the directions."""
+        """The rounding error of the directions."""
         return torch.finfo(self.Q.dtype).eps
 
     @property
     def bytes(self) -> int:
-        """Memory that directions and deviations take."""
+        """Bytes of directions and deviations."""
         return (len(self) + 1) * self.Q[0].numel() * self.Q.element_size() + self._deviations.bytes
 
     def close(self) -> None:
-        """Leave nothing on disk; T, weights and Q stay."""
+        """Delete files on disk; T, weights and Q remain."""
         self._deviations.close()
 
     @property
@@ -60,17 +60,17 @@ class Krylov:
         return self._T
 
     def fill(self) -> None:
-        """What lies below the diagonal of T, when it is asked for: each deviation is read once for all directions since."""
+        """Compute T below the diagonal on demand: each deviation is read once for all directions since."""
         p, done = len(self), self._below
         for i in range(p - 1) if done < p and not self._exact else ():
             first = max(i + 1, done)
-            found = self._deviations.along(i, self.Q[first:p])  # of C chunks, or fewer
+            found = self._deviations.along(i, self.Q[first:p])  # C chunks, or fewer
             self._T[: len(found), first:p, i] += found.to(self._T)
         self._below = p
 
     @property
     def most(self) -> int:
-        """Directions there is room for."""
+        """Number of directions that fit."""
         return len(self.Q) - 1
 
     @property
@@ -79,7 +79,7 @@ class Krylov:
         return self.Q[len(self)]
 
     def look(self, source: Source, points: int, batches: int, held: Whole | None = None) -> bool:
-        """Products of the newest direction with fresh data, or the one with all of it; False if that was the last."""
+        """Multiply the newest direction with fresh data, or with all of the data; False if there is no further direction."""
         if held is not None:
             exact = Draw(held.product(self.direction)[None, None], torch.ones(1, dtype=torch.float64), 0.0)
             return self.take(exact, held.points)
@@ -88,17 +88,17 @@ class Krylov:
         return self.take(draw, source.data_points - before)
 
     def take(self, draw: Draw, points: int) -> bool:
-        """What fresh data, so many points of it, say of the newest direction; False where there is no room for another."""
+        """Record the products of the newest direction with fresh data of this many points; False if no further one fits."""
         j = len(self)
         Y, w = draw.products[:, 0], draw.weights.to(self.weights)
         if not bool(finite(Y.mT).all()):
             raise ValueError(f"product {j} holds NaN or infinity; is the loss finite at these parameters?")
-        C = len(w)  # fewer than CHUNKS where all of the data is fewer points
+        C = len(w)  # fewer than CHUNKS if the data has fewer points
         self.weights[j, :C], self.unread[j] = w, draw.unread
         self.noise_is_known &= draw.noise_is_known
         self.points.append(points)
         mean = w.to(Y) @ Y if C > 1 else Y[0].clone()
-        deviation = Y.sub_(mean) if C > 1 else Y[:0]  # in place: C copies of the parameters are much
+        deviation = Y.sub_(mean) if C > 1 else Y[:0]  # in place: C copies of the parameters are large
         along, inside = self.Q[: j + 1] @ mean, deviation @ self.Q[: j + 1].mT
         self._T[:, : j + 1, j] = along.to(self._T)
         self._T[: len(inside), : j + 1, j] += inside.to(self._T)
@@ -107,7 +107,7 @@ class Krylov:
         return self._next(j, mean, along, float(mean_variance(squares, w)) if C > 1 else 0.0)
 
     def _next(self, j: int, mean: Tensor, along: Tensor, noise: float) -> bool:
-        """β and the next direction, from a mean product whose coefficients along those so far are known."""
+        """β and the next direction, from a mean product and its coefficients along the directions so far."""
         Q, eps = self.Q[: j + 1], torch.finfo(mean.dtype).eps
         size = float(column_norms(mean))
         rest = _off(torch.addmv(mean, Q.mT, along, alpha=-1), Q)  # twice is enough
@@ -116,17 +116,17 @@ class Krylov:
         if j + 1 >= min(self.most, len(mean)):
             return False
         if self.beta <= 1e2 * eps * size:
-            # The space is invariant: go on from a random direction outside of it, or eigenvalues would be missed.
+            # The space is invariant: continue from a random direction outside, or eigenvalues would be missed.
             self.beta = self.residual = 0.0
             fresh = torch.randn(len(mean), generator=torch.Generator().manual_seed(7919 * (j + 1)), dtype=torch.float64)
             rest = _off(_off(fresh.to(mean), Q), Q)
         torch.div(rest, column_norms(rest), out=self.Q[j + 1])
-        self._T[:, j + 1, j] = self.beta  # ȳ_j lies in the span up to q_{j+1}, at the height β along it
+        self._T[:, j + 1, j] = self.beta  # ȳ_j lies in the span up to q_{j+1}, with coefficient β along it
         return True
 
 
 def _off(v: Tensor, Q: Tensor) -> Tensor:
-    """v made orthogonal to the rows of Q."""
+    """v orthogonalised against the rows of Q."""
     return torch.addmv(v, Q.mT, Q @ v, alpha=-1)
 
 

@@ -1,4 +1,4 @@
-"""Gauss quadrature of a spectral measure by Lanczos, and the bounds that it proves for its distribution function."""
+"""Gauss quadrature of a spectral measure by Lanczos, and rigorous bounds on its distribution function."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 from infhess._checks import column_norms
 
-# The free entry of a Radau matrix is clipped here: a node at x stays where it is to this share of the spectrum's width.
+# Clip for the free entry of a Radau matrix: it moves a node at x by less than this fraction of the spectrum's width.
 FAR = 1e8
-# Roundings of the products' dtype within which a node is at x.
+# A node within this many rounding errors of the products counts as being at x.
 ROUNDINGS = 1e2
 
 
 @dataclass(frozen=True)
 class Quadrature:
-    """Jacobi matrices T (V, m, m) of V starts, what couples them to the rest, β (V,), and the starts' shares w (V,).
+    """Jacobi matrices T (V, m, m) of V starts, their coupling β (V,) to the rest of the space, and the starts' weights w (V,).
 
-    `eps` is the rounding of the products.
+    `eps` is the relative rounding error of the products.
     """
 
     T: Tensor
@@ -30,27 +30,27 @@ class Quadrature:
 
     @property
     def rounding(self) -> float:
-        """How far arithmetic may have moved a node."""
+        """How far rounding may have moved a node."""
         return ROUNDINGS * self.eps * float(self.T.diagonal(dim1=1, dim2=2).abs().amax() + self.beta.max())
 
     def nodes(self) -> tuple[Tensor, Tensor, Tensor]:
         """Gauss nodes θ, weights ω (which sum to 1 over all starts) and residuals β |s|, (V, m) each.
 
-        An eigenvalue lies within its residual of every node.
+        There is an eigenvalue within the residual of every node.
         """
         theta, S = torch.linalg.eigh(self.T)
         return theta, self.share[:, None] * S[:, 0].square(), self.beta[:, None] * S[:, -1].abs()
 
     def shorter(self, m: int) -> Quadrature:
-        """The rule after so many products, at the most, from the same starts."""
+        """The rule after at most this many products, from the same starts."""
         if m >= self.T.shape[1]:
             return self
         return Quadrature(self.T[:, :m, :m], self.T[:, m - 1, m], self.share, self.eps)
 
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Least and greatest share of the measure at or below each x (G,): no measure with these moments leaves them.
+        """Least and greatest share of the measure at or below each x (G,), over all measures with these moments.
 
-        Of the rule with m + 1 nodes, one of them at x (Gauss–Radau): Σ_{ξ<x} ω ≤ μ(−∞, x) ≤ μ(−∞, x] ≤ Σ_{ξ≤x} ω. The
+        From the rule with m + 1 nodes, one of them at x (Gauss–Radau): Σ_{ξ<x} ω ≤ μ(−∞, x) ≤ μ(−∞, x] ≤ Σ_{ξ≤x} ω, the
         Chebyshev–Markov–Stieltjes inequality; Golub & Meurant 2010, sections 3 and 6.
         """
         pairs = [_bounds(T, beta, x, self.rounding) for T, beta in zip(self.T, self.beta)]
@@ -58,11 +58,11 @@ class Quadrature:
         return low.clamp(0, 1), high.clamp(0, 1)
 
     def quick_bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Bounds of about twice the width, from the Gauss nodes alone: no eigenproblem for each x, of any shape."""
+        """Bounds of about twice the width, from the Gauss nodes alone, for x of any shape: no eigenproblem for each x."""
         theta, weights, _ = self.nodes()
         low, high = torch.zeros_like(x), torch.zeros_like(x)
         for nodes, w, beta in zip(theta, weights, self.beta):
-            sums, open_ = torch.nn.functional.pad(w.cumsum(0), (1, 0)), int(beta > 0)  # β = 0: the rule is the measure
+            sums, open_ = torch.nn.functional.pad(w.cumsum(0), (1, 0)), int(beta > 0)  # β = 0: the rule is exact
             low += sums[(torch.searchsorted(nodes, x - self.rounding) - open_).clamp(min=0)]
             high += sums[(torch.searchsorted(nodes, x + self.rounding, right=True) + open_).clamp(max=len(w))]
         return low, high
@@ -78,12 +78,12 @@ def _bounds(T: Tensor, beta: Tensor, x: Tensor, rounding: float) -> tuple[Tensor
     away = nodes - x[:, None]
     nearest = (
         away.abs().amin(1, keepdim=True).clamp(min=rounding)
-    )  # the node at x, and what rounding cannot tell from it
+    )  # the node at x, and those that rounding cannot separate from it
     return (weights * (away < -nearest)).sum(1), (weights * (away <= nearest)).sum(1)
 
 
 def _radau(T: Tensor, beta: Tensor, x: Tensor) -> Tensor:
-    """α with which x is an eigenvalue of the bordered matrix: x + β² e_mᵀ (T − x)⁻¹ e_m."""
+    """The α that makes x an eigenvalue of the bordered matrix: x + β² e_mᵀ (T − x)⁻¹ e_m."""
     theta, S = torch.linalg.eigh(T)
     tiny = torch.finfo(T.dtype).tiny
     gap = theta - x[:, None]
@@ -94,7 +94,7 @@ def _radau(T: Tensor, beta: Tensor, x: Tensor) -> Tensor:
 
 
 class Lanczos:
-    """V runs side by side from the columns of a block, each orthogonalised against all of its own directions."""
+    """V parallel runs from the columns of a block, each orthogonalised against all of its own directions."""
 
     def __init__(self, starts: Tensor, most: int) -> None:
         norms = torch.linalg.vector_norm(starts, dim=0)
@@ -106,11 +106,11 @@ class Lanczos:
         self._taken, self._eps = 0, torch.finfo(starts.dtype).eps
 
     def directions(self) -> Tensor:
-        """The newest, (N, V)."""
+        """The newest directions, (N, V)."""
         return self.Q[:, self._taken].mT
 
     def take(self, Y: Tensor) -> None:
-        """The products with the newest directions; a run whose space is invariant goes on with zeros, which weigh nothing."""
+        """Take the products with the newest directions; a run whose space is invariant continues with zeros, of no weight."""
         j = self._taken
         pairs = [_off(y, Q) for y, Q in zip(Y.unbind(1), self.Q[:, : j + 1])]
         first, rest = torch.stack([along for along, _ in pairs]), torch.stack([r for _, r in pairs])
@@ -124,13 +124,13 @@ class Lanczos:
             self.T[:, j, j + 1] = self.T[:, j + 1, j] = self.beta
 
     def result(self) -> Quadrature:
-        """What was seen."""
+        """The quadrature after the products so far."""
         m = self._taken
         return Quadrature(self.T[:, :m, :m].clone(), self.beta, self.share, self._eps)
 
 
 def _off(y: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
-    """Qy, and y made orthogonal to the rows of Q, twice: a matrix and a vector are faster than a batch of one of them."""
+    """Qy, and y orthogonalised twice against the rows of Q: faster as matrix times vector than as a batch of size one."""
     along = Q @ y
     rest = torch.addmv(y, Q.mT, along, alpha=-1)
     return along, torch.addmv(rest, Q.mT, Q @ rest, alpha=-1)
@@ -139,9 +139,9 @@ def _off(y: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
 def quadratures(
     apply: Callable[..., Sequence[Tensor]], blocks: Sequence[Tensor], most: Sequence[int]
 ) -> list[Quadrature]:
-    """Of several matrices at once, each from the columns of its own block, with so many products per column.
+    """Quadratures of several matrices at once, each from the columns of its own block, with `most` products per column.
 
-    `apply` multiplies one block with each matrix; blocks of runs that are over have no columns.
+    `apply` multiplies one block with each matrix; blocks of finished runs have no columns.
     """
     runs = [Lanczos(starts, m) for starts, m in zip(blocks, most)]
     for j in range(max(most)):

@@ -1,4 +1,4 @@
-"""Rounds of directions, each with more data than the one before, until intervals are as narrow as asked for."""
+"""Rounds of directions, each with more data than the last, until intervals are as narrow as asked for."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ UNKNOWN = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What is wanted: k values to a tolerance within a budget of points; data a direction, directions, bytes for them."""
+    """The request: k values to a tolerance within a budget of points; data per direction, directions, and memory for them."""
 
     k: int
     rtol: float | None
     budget: int
-    data: tuple[int, int]  # points and batches a direction, at the least
-    span: tuple[int, int]  # directions, at the least and at the most
+    data: tuple[int, int]  # least points and batches per direction
+    span: tuple[int, int]  # least and largest number of directions
     memory: int | None = None
 
 
 @dataclass(frozen=True)
 class Round:
-    """Directions, their Ritz pairs, the top k vectors, and why the rounds end here."""
+    """Directions, their Ritz pairs, the top k vectors, and why the rounds stop here (or continue)."""
 
     krylov: Krylov
     errors: Ritz
@@ -46,14 +46,14 @@ class Round:
 
 
 class Cost:
-    """What a source has given since."""
+    """What a source has computed since this was made."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.products_before, self.points_before = source, source.products, source.data_points
 
     @property
     def products(self) -> int:
-        """Products taken."""
+        """Products computed."""
         return self.source.products - self.products_before
 
     @property
@@ -63,13 +63,13 @@ class Cost:
 
 
 def rounds(source: Source, plan: Plan, start: Tensor) -> Iterator[Round]:
-    """The last round alone counts: pooling rounds whose number depends on the data would lie."""
+    """Only the last round counts: pooling rounds, whose number depends on the data, would be biased."""
     cost, number, data = Cost(source), 0, plan.data
     population = source.stream.population if isinstance(source, BatchSource) else None
     while True:
         number += 1
         exact = population is not None and data[0] >= population and plan.span[0] < plan.span[1]
-        # Without noise only directions make values better: there may be more of them.
+        # Without noise only more directions improve values, so more are allowed.
         span = plan.span[0], (2 if exact else 1) * plan.span[1]
         krylov = explore(source, plan.k, start, data, *span, plan.memory)
         errors = ritz(krylov)
@@ -89,10 +89,10 @@ def rounds(source: Source, plan: Plan, start: Tensor) -> Iterator[Round]:
 def explore(
     source: Source, k: int, start: Tensor, data: tuple[int, int], least: int, most: int, memory: int | None = None
 ) -> Krylov:
-    """Directions until the top k Ritz values are as good as their noise allows, between `least` and `most`.
+    """Add directions until the top k Ritz values are as good as their noise allows, between `least` and `most`.
 
-    `data` is what each is averaged over: so many points and so many batches at the least. Where that is all of the data, it is
-    held, and this is Lanczos on the full data.
+    `data` is what each is averaged over: at least that many points and batches. If that is all of the data, it is kept, and
+    this is Lanczos on the full data.
     """
     held = whole(source, data[0], *(() if memory is None else (memory,)))
     krylov = Krylov(start, min(max(most, k), source.size), max(k, 1), memory, exact=held is not None)
@@ -107,16 +107,16 @@ def explore(
 
 
 def width_of(errors: Ritz, k: int) -> float:
-    """The widest of the top k 95 % intervals, relative to its value, or to a thousandth of the largest one."""
+    """The widest of the top k 95 % intervals, relative to its value, or to a thousandth of the largest value."""
     low, high = errors.interval(0.95)
     size = torch.maximum(errors.values.abs(), 1e-3 * errors.values.abs().max()).clamp(min=1e-300)
     return float(((high - low) / 2 / size)[:k].max())
 
 
 def grown_data(read: int, width: float, rtol: float | None, population: int | None = None) -> int:
-    """Data a direction for the next round: what the width asks for, between 2 and 32 times as much.
+    """Data per direction for the next round, from the width of the intervals: between 2 and 32 times as much.
 
-    Where that is half of all data or more, all of it: Lanczos on the full data is exact, whatever the noise was.
+    If that is at least half of the data, use all of it: Lanczos on the full data has no noise.
     """
     if rtol is None or math.isnan(width):
         return 0
@@ -127,7 +127,7 @@ def grown_data(read: int, width: float, rtol: float | None, population: int | No
 
 
 def why(width: float, rtol: float | None, everything: bool, cost: Cost, budget: int, coming: int) -> str:
-    """Why the rounds end, or "goes on"."""
+    """Why the rounds stop, or "goes on"."""
     if rtol is None:
         return "one round"
     if math.isnan(width):

@@ -1,4 +1,4 @@
-"""Shares of a spectrum seen through random starts: their law, and its quantiles."""
+"""Shares of a spectrum seen through random starts: their distribution, and its quantiles."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ BISECTIONS = 60
 
 
 def share_bound(f: Tensor, z: Tensor, count: float) -> Tensor:
-    """The share F of eigenvalues for which the share f of the starts' mass is z standard deviations up its law.
+    """The share F of eigenvalues for which the observed share f lies z standard deviations above its mean.
 
     V Gaussian starts in N dimensions put a share f ~ Beta(νF, ν(1 − F)), ν = VN/2 = `count`, of their squared length into
-    a space that FN eigenvectors span. Its distribution function by Paulson's (1942) transformation, and F by bisection: z > 0
-    gives lower, z < 0 upper bounds.
+    a space spanned by FN eigenvectors. Its distribution function is by Paulson's (1942) transformation, and F by bisection:
+    z > 0 gives lower, z < 0 upper bounds.
 
     >>> import torch
     >>> f = torch.tensor([0.5, 0.01], dtype=torch.float64)
@@ -49,10 +49,10 @@ def normal_deviate(level: float) -> float:
 
 
 def bracket_deviate(level: float, width: Tensor, se: Tensor) -> Tensor:
-    """z such that bounds z standard errors outside of a bracket cover a value at its end with this probability.
+    """z such that bounds z standard errors outside a bracket cover a value at its end with this probability.
 
-    Φ(z + width/se) − Φ(−z) = level (Imbens & Manski 2004): the two-sided z where the bracket is narrow, the one-sided one where
-    it is so wide that the value cannot be near both of its ends.
+    Φ(z + width/se) − Φ(−z) = level (Imbens & Manski 2004): the two-sided z for a narrow bracket, the one-sided z for one so
+    wide that the value cannot be near both ends.
     """
     ratio = (width / se.clamp(min=1e-300)).clamp(max=1e3)
     low = torch.full_like(ratio, float(ndtri(torch.tensor(level, dtype=torch.float64))))

@@ -1,4 +1,4 @@
-"""The top of the spectrum of the full-data matrix, from mini-batches, with intervals that hold."""
+"""The top of the spectrum of the full-data matrix, from mini-batches, with intervals."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from infhess.spectra.ritz import Ritz
 from infhess.spectra.rounds import NOT_FINITE, UNKNOWN, Cost, Plan, rounds
 from infhess.spectra.student import probability, skewed_mean, weighted_mean
 
-LEAST_POINTS = 128  # a direction; with fewer the spread over chunks is too uncertain
+LEAST_POINTS = 128  # per direction; with fewer the spread over chunks is too uncertain
 FRESH_POINTS, FRESH_GROUPS = 256, 32
 BUDGET = 2**20
 
 
 @dataclass(frozen=True, repr=False)
 class Along(ValuesFace):
-    """The curvature uᵀHu along given vectors, from data that had no part in choosing them.
+    """The curvature uᵀHu along given vectors, from data that was not used to choose them.
 
     >>> import torch, infhess
     >>> x = torch.randn(1024, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([3.0, 1.0, 0.1])
@@ -51,7 +51,7 @@ class Along(ValuesFace):
     _share: float
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Intervals for uᵀHu of the full-data matrix, one a vector."""
+        """Intervals for uᵀHu of the full-data matrix, one per vector."""
         low, high = skewed_mean(self._sample, probability(level), self._share, self._weights)
         return low.to(self.values), high.to(self.values)
 
@@ -62,12 +62,12 @@ class Spectrum(ValuesFace):
 
     Attributes:
         values, std, vectors: (k,), (k,) and (N, k).
-        resolved: which values stand out from noise; one that does not may be made of it, and its interval reaches down.
-            Where nothing can be said of the noise (a random loss on one batch that is not cut), std and intervals are NaN.
-        lowest: the smallest Ritz value and its standard error: clearly negative is negative curvature.
-        products, data_points: what it cost.
-        rounds, stopped: how often the data a direction was increased, and why it ended.
-        memory: bytes that directions and what is kept of their products took.
+        resolved: which values stand out from noise; others may be noise only, and their intervals reach down. If nothing is
+            known about the noise (a random loss on one batch that is not split), std and intervals are NaN.
+        lowest: the smallest Ritz value and its standard error; if clearly below zero, there is negative curvature.
+        products, data_points: the cost.
+        rounds, stopped: how often the data per direction was increased, and why it stopped.
+        memory: bytes of the directions and of what is kept of their products.
 
     >>> import torch, infhess
     >>> found = spectrum(torch.diag(torch.arange(1.0, 9.0)), k=2)
@@ -93,7 +93,7 @@ class Spectrum(ValuesFace):
     _source: Source | None
 
     def interval(self, level: float = 0.95, *, joint: bool = False) -> tuple[Tensor, Tensor]:
-        """Intervals for the eigenvalues of the full-data matrix; each covers with this probability, or all if joint."""
+        """Intervals for the eigenvalues of the full-data matrix, with this coverage for each, or for all if `joint`."""
         level, k = probability(level), len(self.values)
         low, high = self._ritz.interval(1 - (1 - level) / k if joint else level)
         return low[:k].to(self.values), high[:k].to(self.values)
@@ -102,7 +102,7 @@ class Spectrum(ValuesFace):
     def along(self, batches: Any, *, points: int = 1024) -> Along:
         """Intervals of uᵀHu for the vectors found, from fresh data: an iterable of batches, or a source.
 
-        The data that chose the vectors would flatter them. At least 256 points are read, in 32 groups.
+        The data that chose the vectors would be biased towards them. At least 256 points are read, in 32 groups.
         """
         source, vectors = _fresh(self._source, batches), list(self.vectors.mT)
         cost = Cost(source)
@@ -118,17 +118,17 @@ class Spectrum(ValuesFace):
         return Along(values, std.to(values), cost.products, cost.data_points, x, draw.weights, 1 - draw.unread)
 
     def upper(self, level: float = 0.99) -> Tensor:
-        """Bounds that the eigenvalues do not exceed, each with this probability."""
+        """Upper bounds on the eigenvalues, each of which holds with this probability."""
         return self._ritz.upper(probability(level))[: len(self.values)].to(self.values)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, with 95 % intervals: for a script, for JSON."""
+        """Plain numbers and lists, with 95 % intervals, e.g. for JSON."""
         more = {"resolved": self.resolved.tolist(), "lowest": list(self.lowest), "parameters": len(self.vectors)}
         how = {"rounds": self.rounds, "stopped": self.stopped, "memory": self.memory}
         return {**super().as_dict(), **more, **how}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the source: a loss is mostly a lambda, and its data large. `along` then wants a source."""
+        """Pickles without the source: a loss is often a lambda, and its data large. `along` then needs a source."""
         return {**self.__dict__, "_source": None}
 
 
@@ -144,7 +144,7 @@ def spectrum_rounds(
     memory: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[Spectrum]:
-    """`spectrum`, one round at a time; each stands alone: pooling rounds whose number depends on the data would lie.
+    """`spectrum`, one round at a time. Each round stands alone: pooling rounds, whose number depends on the data, is biased.
 
     >>> import torch, infhess
     >>> x = torch.randn(4096, 5, generator=torch.Generator().manual_seed(0))
@@ -170,7 +170,7 @@ def planned(
     budget: int | None = None,
     memory: int | None = None,
 ) -> Plan:
-    """The arguments of `spectrum`, checked, and its defaults."""
+    """The arguments of `spectrum`, checked, with defaults filled in."""
     k = count(k, "k", source.size)
     if rtol is not None:
         finite_number(rtol, "rtol", least=0.0, strict=True)
@@ -198,7 +198,7 @@ def spectrum(_found: Iterator[Spectrum]) -> Spectrum:
 def as_spectrum(
     errors: Ritz, vectors: Tensor, cost: Cost, number: int, stopped: str, source: Source, memory: int
 ) -> Spectrum:
-    """The top pairs, as many as vectors, as a result."""
+    """The top pairs, one per vector, as a result."""
     k = vectors.shape[1]
     return Spectrum(
         values=errors.values[:k].to(vectors),
@@ -229,7 +229,7 @@ def _fresh(source: Source | None, batches: Any) -> Source:
 def largest(
     source: Any, rtol: float | None = None, *, budget: int | None = None, generator: torch.Generator | None = None
 ) -> Estimate:
-    """The largest eigenvalue of the full-data matrix; `.upper(0.99)` is a bound that is safe for a step length.
+    """The largest eigenvalue of the full-data matrix; `.upper(0.99)` is a bound for choosing a safe step length.
 
     >>> import torch
     >>> round(largest(torch.diag(torch.arange(1.0, 9.0))).value, 3)

@@ -1,4 +1,4 @@
-"""Student's t, and intervals for a mean whose sample is skewed."""
+"""Student's t, and intervals for the mean of a skewed sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POINTS = 4001
 
 
 def probability(level: float) -> float:
-    """A level strictly between 0 and 1."""
+    """Check that a level is strictly between 0 and 1."""
     level = finite_number(level, "level", least=0.0, strict=True)
     if level >= 1:
         raise ValueError(f"level: expected a number between 0 and 1, such as 0.95, got {level:g}")
@@ -23,7 +23,7 @@ def probability(level: float) -> float:
 def two_sided(level: float, dof: Tensor) -> Tensor:
     """t with P(|T| < t) = level, for any real number of degrees of freedom.
 
-    With T = √ν tan φ the density is cos^{ν−1} φ: a smooth integral over a finite range, done on a grid.
+    With T = √ν tan φ the density is cos^{ν−1} φ: a smooth integral over a finite range, computed on a grid.
 
     >>> import torch
     >>> two_sided(0.95, torch.tensor([1.0, 7.0, 1e6])).round(decimals=3).tolist()
@@ -45,8 +45,8 @@ def two_sided(level: float, dof: Tensor) -> Tensor:
 def weighted_mean(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     """The mean m = Σ w_c x_c along dimension 0, and its variance Σ w_c² (x_c − m)² / (1 − Σ w_c²).
 
-    Unbiased where the variance of x_c is as 1/w_c, as that of the mean of a group of its share w_c of all points is; for equal
-    weights the well-known C/(C − 1). One value has no spread: its variance is NaN.
+    Unbiased if the variance of x_c is proportional to 1/w_c, as for means of groups with shares w_c of the points; for equal
+    weights it is the usual C/(C − 1). One value has no spread: its variance is NaN.
     """
     w = w.reshape(len(w), *(1 for _ in x.shape[1:]))
     mean = (w * x).sum(0)
@@ -56,11 +56,11 @@ def weighted_mean(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def skewed_mean(x: Tensor, level: float, share: float = 0.0, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """An interval for the mean of each column of x (J, k), with the skewness of the sample taken into account.
+    """An interval for the mean of each column of x (J, k) that accounts for the skewness of the sample.
 
-    Hall's (1992) cubic transformation of the t statistic, and the interval that is symmetric in the logarithm: the
-    envelope of both. `share` is the part of a finite population that the sample is, `weights` are those of the rows. NaN where
-    one row is to speak for more than itself.
+    The envelope of two intervals: Hall's (1992) cubic transformation of the t statistic, and one that is symmetric in the
+    logarithm. `share` is the sample's share of a finite population, `weights` are those of the rows. NaN if there is one row
+    and it is not the whole population.
     """
     x = x.to(torch.float64)
     w = torch.full((len(x),), 1 / len(x)).to(x) if weights is None else weights.to(x)
@@ -76,7 +76,7 @@ def skewed_mean(x: Tensor, level: float, share: float = 0.0, weights: Tensor | N
 
 
 def hall(x: Tensor, a: Tensor) -> Tensor:
-    """(3/a) (∛(1 + a (x − a/6)) − 1), which is x where a is 0."""
+    """(3/a) (∛(1 + a (x − a/6)) − 1), which is x for a = 0."""
     safe = torch.where(a.abs() < 1e-8, torch.ones_like(a), a)
     inner = 1 + safe * (x - safe / 6)
     root = inner.sign() * inner.abs().pow(1 / 3)
@@ -84,9 +84,9 @@ def hall(x: Tensor, a: Tensor) -> Tensor:
 
 
 def log_interval(value: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    """value·e^{∓width/|value|}: a positive quantity stays positive, and the upper side is the longer one.
+    """value·e^{∓width/|value|}: a positive quantity stays positive, and the upper side is longer.
 
-    Past 1.5 widths the exponentials go on as straight lines: a value that noise may have made has no certain sign.
+    Beyond 1.5 widths the exponentials continue as straight lines: the sign of a value of the size of its noise is uncertain.
     """
     size = value.abs().clamp(min=torch.finfo(value.dtype).tiny)
     x = width / size

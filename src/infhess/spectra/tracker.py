@@ -1,4 +1,4 @@
-"""Top eigenvalues over time, while the parameters move: warm starts where they hold, fresh estimates where they do not."""
+"""Top eigenvalues over time while the parameters move: warm updates while they are valid, otherwise fresh estimates."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from infhess.spectra.rounds import Cost, Plan, Round, rounds, width_of
 from infhess.spectra.spectrum import Spectrum, as_spectrum, planned
 
 WARM = "warm start"
-# Warm updates in a row: what lies outside of the vectors followed is looked at again after so many.
+# Most warm updates in a row: after these, what lies outside the tracked vectors is estimated afresh.
 IN_A_ROW = 25
 Rate = float | Callable[[], float] | None
 
 
 @dataclass(frozen=True)
 class Moment:
-    """One update: eigenvalues with 95 % intervals, the learning rate where it was given, and what it cost.
+    """One update: eigenvalues with 95 % intervals, the learning rate if given, and the cost.
 
     Attributes:
-        step: the number given at the update, or that of the update.
+        step: the number given to the update, or else its own number.
         values, std, low, high: k numbers each.
-        rate, limit: the learning rate η, and 2/η: gradient descent on a quadratic diverges above; None where not given.
-        warm: whether the last vectors held.
-        why: of a fresh estimate, what spoke for one.
+        rate, limit: the learning rate η, and 2/η, above which gradient descent on a quadratic diverges; None if not given.
+        warm: whether the last vectors were still valid.
+        why: the reason for a fresh estimate.
 
     >>> import torch, infhess
     >>> w = torch.zeros(2, requires_grad=True)
@@ -66,16 +66,16 @@ class Moment:
 class Tracker:
     """The k largest eigenvalues over time: call `update` whenever you like while the parameters move.
 
-    The first update is a fresh `spectrum`. Those after it multiply the last vectors with a few kept batches, before and after
-    the parameters moved: the change has little noise, so a fraction of the products holds the interval at its width. Where the
-    vectors no longer fit (the parameters jumped, eigenvalues crossed), the update is a fresh spectrum again; so is each 26th.
-    The errors of updates between two fresh ones have most of their noise in common.
+    The first update is a fresh `spectrum`. Later ones multiply the last vectors with a few kept batches, before and after the
+    parameters moved: the change has little noise, so a fraction of the products keeps the interval as narrow. If the vectors
+    no longer fit (the parameters jumped, eigenvalues crossed), the update is a fresh spectrum again; so is every 26th. The
+    errors of updates between two fresh ones share most of their noise.
 
     Args:
         source: `Hessian`, `GaussNewton`, … at parameters that move; or a matrix or `Products` that changes.
         k: how many eigenvalues.
-        rtol, points, budget, memory: of fresh estimates, as for `spectrum`.
-        generator: for random starts.
+        rtol, points, budget, memory: for fresh estimates, as in `spectrum`.
+        generator: random numbers for the starts.
 
     >>> import torch
     >>> w = torch.ones(2, requires_grad=True)
@@ -114,8 +114,8 @@ class Tracker:
     def update(self, rate: Rate = None, *, step: int | None = None) -> Spectrum:
         """The spectrum at the present parameters.
 
-        `rate` is the learning rate, a number or a function that gives it: 2/rate then stands beside the eigenvalues. `step`
-        is a number for the axis of time; by default updates are counted.
+        `rate` is the learning rate, a number or a function that returns it: 2/rate is then shown with the eigenvalues. `step`
+        is a number for the time axis; by default updates are counted.
         """
         if self.source is None:
             raise ValueError("this tracker was pickled, which leaves its loss behind: it shows its history, no more")
@@ -131,7 +131,7 @@ class Tracker:
         return found
 
     def _warm(self, cost: Cost) -> tuple[Spectrum | None, str]:
-        """From the anchor, if there is one and it holds; else nothing, and the reason."""
+        """A warm update, if there is an anchor and it is valid; otherwise None, and the reason."""
         if self._anchor is None:
             return None, "the first" if self._last is None else "not a source of mini-batches"
         errors, vectors, doubt = self._anchor.moved()
@@ -142,18 +142,18 @@ class Tracker:
         return as_spectrum(errors, vectors, cost, 0, WARM, self._anchor.source, self._anchor.bytes), ""
 
     def _fresh(self, source: Source, cost: Cost) -> Spectrum:
-        """A spectrum from the last vectors and a random one by halves, so that nothing is missed for the start."""
+        """A fresh spectrum, started halfway between the last vectors and a random one, so that no direction is missed."""
         start = unit(normal(source.size, like=source.like, generator=self._generator))
         if self._last is not None:
             start = start + unit(self._last.vectors.sum(1))
         last = _last_round(source, self.plan, start)
-        self._anchor = None  # its memory is free before the next one takes as much
+        self._anchor = None  # free its memory before the next anchor takes as much
         if isinstance(source, BatchSource):
             self._anchor = Anchor(source, last.krylov, last.errors, self.plan.k)
         return as_spectrum(last.errors, last.vectors, cost, last.number, last.stopped, source, last.krylov.bytes)
 
     def as_dict(self) -> dict[str, list[Any]]:
-        """Columns of the history: a list of numbers each."""
+        """Columns of the history, as lists of numbers."""
         columns: dict[str, list[Any]] = {"step": [m.step for m in self.history]}
         for i in range(self.plan.k):
             for name in ("values", "std", "low", "high"):
@@ -163,11 +163,11 @@ class Tracker:
         return columns
 
     def to_pandas(self) -> Any:
-        """The history as a DataFrame, one row an update; needs pandas."""
+        """The history as a DataFrame, one row per update; needs pandas."""
         return _draw.frame(self.as_dict())
 
     def plot(self, ax: Any = None) -> Any:
-        """Eigenvalues over time within their 95 % intervals, and 2/η where rates were given; needs matplotlib."""
+        """Plot eigenvalues over time with their 95 % intervals, and 2/η if rates were given; needs matplotlib."""
         ax, steps = _draw.axes(ax), [m.step for m in self.history]
         for i, colour in zip(range(self.plan.k), _draw.COLOURS * self.plan.k):
             value, low, high = ([getattr(m, n)[i] for m in self.history] for n in ("values", "low", "high"))
@@ -195,7 +195,7 @@ class Tracker:
         return _draw.table(repr(self), ["step", *names, "2/η", "products"], rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without source, kept data and generator."""
+        """Pickles without source, kept data and generator."""
         return {**self.__dict__, "source": None, "_anchor": None, "_last": None, "_generator": None}
 
 

@@ -1,4 +1,4 @@
-"""Weights that train and their average: swapped in and out of a model, and kept in checkpoints."""
+"""The training weights and their average: swapped in and out of the model, and kept in checkpoints."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NUMBERS = "numbers"
 ITERATES = ("z", "averaged")
 
 Group = dict[str, Any]
-State = dict[str, Any]  # of a parameter
+State = dict[str, Any]  # the state of one parameter
 
 
 class AveragingOptimizer(CurvatureOptimizer):
     """z moves, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x (Defazio et al. 2024).
 
-    z and x are state of their own, so that checkpoints do not depend on which weights stand in the model. A parameter has
-    state from the first time that it trains: frozen ones have none.
+    z and x are part of the optimizer's state, so checkpoints do not depend on which weights are in the model. A parameter
+    gets its state when it first trains; frozen parameters have none.
     """
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
@@ -43,9 +43,9 @@ class AveragingOptimizer(CurvatureOptimizer):
         super().__init__(params, defaults)
 
     def _begin(self) -> None:
-        """The weights that train stand in the model, and nothing was observed."""
-        self._way_out = ""  # while the averaged weights stand in the model: how to get those that train back
-        self._restore: Callable[[], None] | None = None  # ends eval()
+        """The training weights are in the model, and nothing has been observed yet."""
+        self._way_out = ""  # while the averaged weights are in the model: how to get the training weights back
+        self._restore: Callable[[], None] | None = None  # undoes eval()
         self._kept = KeptBatches()
         self._size = WeightSize()
 
@@ -62,7 +62,7 @@ class AveragingOptimizer(CurvatureOptimizer):
         return self._prober.state
 
     def add_param_group(self, param_group: Group) -> None:
-        """One more group; its average begins with the next step."""
+        """Add a group; its average begins with the next step."""
         super().add_param_group(param_group)
         self._find_sharded()
         for p in self.param_groups[-1]["params"]:
@@ -73,7 +73,7 @@ class AveragingOptimizer(CurvatureOptimizer):
         self._sharded = any(map(sharded.is_sharded, self._params()))  # spread over processes, as by `fully_shard`
 
     def _fresh(self, p: Tensor) -> State:
-        """The state of a parameter that has not moved: z and the average are where it is."""
+        """The state of a parameter that has not moved: both z and the average equal it."""
         w = real(p.detach())
         z = w.to(torch.promote_types(w.dtype, torch.float32), copy=True)
         tensors = {"z": z, "averaged": z.clone(), **self._scaler.fresh(z)}
@@ -81,7 +81,7 @@ class AveragingOptimizer(CurvatureOptimizer):
         return {"step": torch.zeros(()), **tensors, "begun": begun, NUMBERS: self._rate_state.tensor()}
 
     def _owns(self, params: list[Tensor]) -> tuple[list[State], list[float]]:
-        """The state of each parameter and its steps so far; the average of one that is new begins where it is now."""
+        """The state of each parameter and its number of steps; the average of a new parameter begins at its present value."""
         ages = [float(self.state[p].get("step", 0.0)) for p in params]
         for p, age in zip(params, ages):
             if not age:
@@ -93,10 +93,10 @@ class AveragingOptimizer(CurvatureOptimizer):
     @contextmanager
     @full_precision
     def averaged(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> Iterator[None]:
-        """Within: the averaged weights stand in the model. After: those that train, bit for bit.
+        """Within the context the model holds the averaged weights. Afterwards it holds the training weights again, bit for bit.
 
-        The running statistics of BatchNorm are those of the averaged weights within, gathered on the last batches that were
-        observed, or on `batches` with their `loss`: pass these where no batch was observed since a checkpoint was loaded.
+        Within it, BatchNorm's running statistics are those of the averaged weights, computed on the last observed batches or
+        on `batches` with their `loss`. Pass these two if no batch has been observed since a checkpoint was loaded.
         """
         if self._way_out:
             yield
@@ -111,15 +111,15 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     @full_precision
     def eval(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> None:
-        """The averaged weights stand in the model from here on, until `train()`, as with `schedulefree`."""
+        """Put the averaged weights into the model until `train()` is called, as in `schedulefree`."""
         if not self._way_out:
-            self.train()  # after a checkpoint that was saved in eval(): what comes back are the weights that train
+            self.train()  # after a checkpoint saved in eval(), so that `train()` brings back the training weights
             self._restore = self._put_averaged(loss, batches)
             self._way_out = "call train()"
 
     @full_precision
     def train(self) -> None:
-        """The weights that train stand in the model again, also after a checkpoint that was saved in `eval()`."""
+        """Put the training weights back into the model, also after a checkpoint that was saved in `eval()`."""
         if self._restore is not None:
             self._restore()
             self._way_out, self._restore = "", None
@@ -128,7 +128,7 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     @full_precision
     def finish(self, loss: Loss | None = None, batches: Iterable[Batch] = ()) -> None:
-        """Leave the averaged weights in the model, with BatchNorm's statistics for them; training would go on from there."""
+        """Leave the averaged weights in the model, with BatchNorm statistics to match; further training continues from them."""
         self._outside("finish")
         self._put_averaged(loss, batches)
         self._kept.recent.clear()
@@ -137,7 +137,7 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     @full_precision
     def resume(self) -> None:
-        """Put the weights that train into the model: after a checkpoint in which its file holds the averaged ones."""
+        """Put the training weights into the model: for checkpoints whose model file holds the averaged weights."""
         self._outside("resume")
         betas = {p: group["betas"] for group in self.param_groups for p in group["params"]}
         for p, own in self._trained():
@@ -149,10 +149,10 @@ class AveragingOptimizer(CurvatureOptimizer):
         return [(p, own) for p in self._params() if (own := self.state.get(p, {})).get("step")]
 
     def _put_averaged(self, loss: Loss | None, batches: Iterable[Batch]) -> Callable[[], None]:
-        """The averaged weights and their statistics into the model; returns what undoes it. Where it fails nothing changes.
+        """Put the averaged weights and statistics into the model; return a function that undoes it. A failure changes nothing.
 
-        By `.data`: autograd is not told, since the weights come back bit for bit. So the graph of a micro-batch that was
-        watched before an evaluation holds.
+        Weights are written through `.data`, unseen by autograd: they come back bit for bit, so the graph of a micro-batch
+        that was watched before an evaluation stays valid.
         """
         recent, trained = self._kept.to_gather(loss, batches, self._params), self._trained()
         statistics, before = Statistics(self._kept.norms or []), [p.detach().clone() for p, _ in trained]
@@ -178,7 +178,7 @@ class AveragingOptimizer(CurvatureOptimizer):
             )
 
     def _to_train(self, name: str) -> None:
-        """A training pass begins: after a checkpoint that was saved in `eval()`, at the weights that train."""
+        """Begin a training pass; after a checkpoint that was saved in `eval()`, restore the training weights first."""
         self._outside(name)
         if self._rate_state.averaged:
             self.resume()
@@ -192,15 +192,15 @@ class AveragingOptimizer(CurvatureOptimizer):
                 own[NUMBERS] = numbers
 
     def _saved_scalars(self) -> RateState:
-        """Those of a checkpoint, which says whether the averaged weights stand in the model."""
+        """The scalars that go into a checkpoint; they say whether the averaged weights are in the model."""
         return replace(self._rate_state, averaged=float(bool(self._way_out) or self._rate_state.averaged))
 
     def _take_scalars(self, numbers: Tensor) -> None:
-        """Those of a checkpoint."""
+        """Take over the scalars of a checkpoint."""
         self._prober, self._size = Prober(self._scaling.rule, RateState.of(numbers)), WeightSize()
 
     def state_dict(self) -> dict[str, Any]:
-        """For each parameter z, the averaged weights, squares of gradients, and the filter of the learning rate."""
+        """For each parameter: z, the averaged weights, squared gradients, and the state of the learning-rate filter."""
         self._publish(self._saved_scalars())
         return super().state_dict()
 
@@ -208,19 +208,19 @@ class AveragingOptimizer(CurvatureOptimizer):
         return {**super().__getstate__(), "_prober": Prober(self._scaling.rule, self._saved_scalars())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_kept" not in self.__dict__:  # from a pickle
+        if "_kept" not in self.__dict__:  # when unpickled
             self._begin()
         super().__setstate__(state)
         self._find_sharded()
 
     def _accept(self, state_dict: dict[str, Any]) -> None:
-        """Whether a checkpoint is of this optimizer and for parameters of these shapes; frozen ones need no entry."""
+        """Check that a checkpoint is of this optimizer and that its shapes fit; frozen parameters need no entry."""
         groups = state_dict["param_groups"]
-        names = params_of(groups)  # a checkpoint has names in the place of parameters
+        names = params_of(groups)  # a checkpoint has indices instead of parameters
         entries = [state_dict["state"].get(name, {}) for name in names]
         ours = [{"betas", "eps", "maximize"} <= set(group) and "amsgrad" not in group for group in groups]
         for group in (group for group, is_ours in zip(groups, ours) if is_ours):
-            # Checkpoints of version 0.1 do not name their scaling: there was one.
+            # Checkpoints of version 0.1 do not name their scaling: there was only one.
             if (got := group.get("scaling", "diagonal")) != self._scaling.name:
                 raise ValueError(
                     f'state_dict: expected a checkpoint with scaling="{self._scaling.name}", got "{got}"; '
@@ -232,7 +232,7 @@ class AveragingOptimizer(CurvatureOptimizer):
         self._incoming = entries
 
     def _check(self, name: Any, p: Tensor, given: State) -> None:
-        """Whether the state of a parameter is complete and fits."""
+        """Check that the state of a parameter is complete and that its shapes fit."""
         w = real(p.detach())
         shapes = {**dict.fromkeys(ITERATES, tuple(w.shape)), **self._scaling.shapes(w)}
         if missing := [key for key in (*shapes, "step", "begun", NUMBERS) if key not in given]:
@@ -245,7 +245,7 @@ class AveragingOptimizer(CurvatureOptimizer):
         RateState.of(given[NUMBERS])
 
     def _adopt(self, incoming: list[State]) -> None:
-        """Copies of what a checkpoint holds, which torch has cast to the dtype of the parameters or shares with its owner."""
+        """Copy the state from a checkpoint: torch's own copy is cast to the parameters' dtype, or shared with the caller."""
         self._begin()
         self._take_scalars(next((given[NUMBERS] for given in incoming if given), self._rate_state.tensor()))
         for p, given in zip(self._params(), incoming):

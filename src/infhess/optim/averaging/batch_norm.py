@@ -1,4 +1,4 @@
-"""BatchNorm at the averaged weights: its running statistics gathered again, and put back."""
+"""BatchNorm at the averaged weights: its running statistics are recomputed, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from infhess.optim.checkpoint import Loss
 Params = Callable[[], Sequence[Tensor]]
 Recent = tuple[Loss, Batch]
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-# Batches kept for the statistics at the averaged weights, where there are BatchNorm layers.
+# Batches kept to recompute statistics at the averaged weights, if there are BatchNorm layers.
 KEPT = 16
 
 
 class KeptBatches:
-    """The last batches that were observed, kept where the loss runs through BatchNorm layers."""
+    """The last observed batches, kept only if the loss runs through BatchNorm layers."""
 
     def __init__(self) -> None:
         self.recent: deque[Recent] = deque(maxlen=KEPT)
         self.norms: list[_BatchNorm] | None = None  # None: not known yet
 
     def add(self, loss: Loss, batch: Batch, params: Params) -> None:
-        """One more, without graphs."""
+        """Add a batch, detached from graphs."""
         if self.norms is None:
             self.norms = norms_in(loss, batch, params())
         if self.norms:
             self.recent.append((loss, kept(batch)))
 
     def to_gather(self, loss: Loss | None, batches: Iterable[Batch], params: Params) -> Iterable[Recent]:
-        """The given batches, or the last that were observed."""
+        """The given batches with their loss, or the last observed ones."""
         if loss is not None:
             given = iter(batches)
             first = next(given, None)
@@ -49,14 +49,14 @@ class KeptBatches:
 
 
 class Statistics:
-    """The running statistics of BatchNorm layers: kept, gathered again at the present weights, and put back."""
+    """The running statistics of BatchNorm layers: saved, recomputed at the present weights, and restored."""
 
     def __init__(self, norms: Iterable[_BatchNorm]) -> None:
         self.norms = [norm for norm in norms if norm.running_mean is not None]
         self._kept = [_copied(norm) for norm in self.norms]
 
     def gather(self, recent: Iterable[Recent], params: Sequence[Tensor]) -> None:
-        """Means over batches, each counted once; everything else that a loss may touch is left alone."""
+        """Average over batches with equal weights; nothing else that the loss may touch is changed."""
         if not self.norms:
             return
         modes = [(norm.momentum, norm.training) for norm in self.norms]
@@ -73,11 +73,11 @@ class Statistics:
                 norm.momentum, norm.training = momentum, training
             self.put_back()
         for norm, values in zip(self.norms, found):
-            if int(values[2]) > 0:  # layers that did not run keep what they had
+            if int(values[2]) > 0:  # layers that did not run keep their statistics
                 _write(norm, values)
 
     def put_back(self) -> None:
-        """As they were."""
+        """Restore the saved statistics."""
         for norm, kept in zip(self.norms, self._kept):
             _write(norm, kept)
 
@@ -92,14 +92,14 @@ def _write(norm: _BatchNorm, values: Sequence[Tensor]) -> None:
 
 
 def norms_in(loss: Loss, batch: Batch, params: Sequence[Tensor]) -> list[_BatchNorm]:
-    """The BatchNorm layers that a loss runs through, by one forward pass that leaves nothing behind."""
+    """The BatchNorm layers that a loss runs through, found by one forward pass without side effects."""
     with untouched(params, 0) as watch:
         loss(batch)
     return watch.norms
 
 
 def kept(batch: Batch) -> Batch:
-    """A batch without graphs."""
+    """A batch detached from graphs."""
 
     def detached(parts: Sequence[Tensor]) -> Tensor:
         return parts[0].detach() if isinstance(parts[0], Tensor) else parts[0]

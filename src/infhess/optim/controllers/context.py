@@ -19,13 +19,13 @@ from infhess.optim.preconditioning.directions import like_of
 from infhess.optim.rate.probe import Probe
 from infhess.preconditioners.scaling import Scaling
 
-# Gradients that are this many times longer than those of the loss have been scaled by something.
+# Gradients this many times longer than those of the loss must have been scaled, e.g. by a GradScaler.
 SCALED = 100.0
 
 
 @dataclass(frozen=True)
 class Context:
-    """A step that is about to be made: its batch, gradients, P² and curvature, with the controller's own state.
+    """The step about to be made: its batch, gradients, P² and curvature, and the controller's own state.
 
     Anything expensive is computed when it is first needed.
     """
@@ -33,7 +33,7 @@ class Context:
     state: ControllerState
     base: torch.optim.Optimizer
     params: list[Tensor]
-    means: dict[str, Tensor]  # of iterates, flat: the controller's own
+    means: dict[str, Tensor]  # means of iterates, flat, updated by the controller
     batch: Batch
     points: int
     rank: int
@@ -49,12 +49,12 @@ class Context:
 
     @cached_property
     def probe(self) -> Probe:
-        """Curvature of the micro-batches of this step, one by one."""
+        """Curvature probe on the micro-batches of this step."""
         return self.make_probe()
 
     @cached_property
     def scaling(self) -> Scaling:
-        """P² as it is in use."""
+        """P² as currently in use."""
         return self.make_scaling()
 
     @property
@@ -72,12 +72,12 @@ class Context:
 
     @cached_property
     def adaptive(self) -> bool:
-        """Whether the base scales gradients by itself."""
+        """Whether the base optimizer scales gradients itself."""
         return adaptive(self.base)
 
     @cached_property
     def gradient(self) -> Tensor | None:
-        """g of the coming step, flat; None where there is none."""
+        """g of the coming step, flat; None if no parameter has a gradient."""
         grads = [p.grad for p in self.params]
         if all(g is None for g in grads):
             return None
@@ -90,19 +90,19 @@ class Context:
 
     @cached_property
     def weights(self) -> Tensor:
-        """The parameters, flat."""
+        """The parameters as a flat vector."""
         return self._flat(self.params)
 
     def _flat(self, tensors: list[Tensor]) -> Tensor:
         return flattened(tensors, self.like.dtype, self.like.device)
 
     def gradient_beside(self, own: Tensor) -> Tensor:
-        """g of the coming step; the batch's `own` gradient where there is none, or where g was not unscaled yet."""
+        """g of the coming step; the batch's `own` gradient if there is no g, or if a GradScaler still scales it."""
         g, most = self.gradient, SCALED * float(torch.linalg.vector_norm(own))
         return own if g is None or not self.gradient_length <= most else g.to(own)
 
     def scaled_note(self, own: float) -> tuple[str, ...]:
-        """A note on gradients that are far longer than those of the loss, `own`: a GradScaler has not unscaled them."""
+        """A note if gradients are far longer than `own`, those of the loss: a GradScaler has not been unscaled."""
         if not math.inf > self.gradient_length > SCALED * own > 0:
             return ()
         return (
@@ -111,17 +111,17 @@ class Context:
         )
 
     def root(self, g: Tensor) -> Tensor | None:
-        """The root of the base's own scaling, as the coming step will have it with the gradient g."""
+        """The square root of the base's own scaling at the coming step, given its gradient g."""
         return sqrt_scaling(self.base, g, g.square()) if self.adaptive else None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the optimizer does from here on."""
+    """What the optimizer does from the coming step on."""
 
-    rate: float = math.nan  # multiplies P²g up to the factor of P²; NaN: as before, 0: no step is made
+    rate: float = math.nan  # multiplies P²g without the factor of P²; NaN: unchanged, 0: no step
     limit: float = math.inf  # the longest step |Δw|
-    momentum: float = 0.0  # around plain sgd
-    scaling: Scaling | None = None  # another P²; None: as before
-    values: Tensor | None = None  # for a report; None where nothing was estimated
+    momentum: float = 0.0  # used around SGD without momentum
+    scaling: Scaling | None = None  # a new P²; None: unchanged
+    values: Tensor | None = None  # eigenvalues for a report; None if nothing was estimated
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Convex problems: builds of P² on growing pools, and a step that is measured now and then."""
+"""Convex problems: P² is rebuilt on growing pools of batches, and the step is measured now and then."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from infhess.preconditioners.scaling import Scaling, identity
 
 @dataclass(frozen=True)
 class ConvexRule:
-    """Chosen on five regression and classification problems; docs/results/convex.md has what was measured."""
+    """Constants, chosen on five regression and classification problems; docs/results/convex.md has the measurements."""
 
-    first_pool: int = 96  # data points of the first build
-    data_growth: float = 8.0  # of the data read, from build to build
-    work: float = 60.0  # example-products of a build, for √T data points read
+    first_pool: int = 96  # data points of the first pool
+    data_growth: float = 8.0  # P² is rebuilt when this many times more data has been read
+    work: float = 60.0  # example-products of a build, per √T with T data points read
     smallest_pool: int = 32
     largest_pool: int = 512
-    longest: float = 3.0  # the longest step, in units of the longest that a probe saw
-    spike: float = 10.0  # a gradient this many times longer than at any probe calls for one
-    remembered: int = 8  # probes that the mean of the curvature goes back to
-    first_probes: int = 4  # after a build; curvature may drift from their mean. One alone is off by a factor of ten
-    held: int = 2  # probes after a build at which the step is tried where it leads
-    many: int = 128  # points of a batch beyond which probes are fewer and shorter
-    at_build: tuple[int, int] = (2, 6)  # Lanczos iterations after a build: on many points, on few
+    longest: float = 3.0  # the longest step, relative to the longest at any probe since the build
+    spike: float = 10.0  # a gradient this many times longer than at any probe triggers a probe
+    remembered: int = 8  # probes in the running mean of the curvature
+    first_probes: int = 4  # probes after a build that set the reference for drift; one alone is off by a factor of ten
+    held: int = 2  # probes after a build at which the step length is checked by backtracking
+    many: int = 128  # batches above this many points are probed less often and with fewer iterations
+    at_build: tuple[int, int] = (2, 6)  # Lanczos iterations right after a build: large batches, small batches
     later: tuple[int, int] = (1, 4)  # the same at later probes
-    bold: float = 1.4  # the step in units of 1/λ, around sgd; with 2 some runs diverge
-    careful: float = 0.9  # the same on batches below 32 points, and around Adam
-    noise_scale: float = 50.0  # noise-dominated steps that shorten steps by √2
+    bold: float = 1.4  # the step in units of 1/λ, around SGD; with 2 some runs diverge
+    careful: float = 0.9  # the same for batches below 32 points, and around Adam
+    noise_scale: float = 50.0  # this many noise-dominated steps divide the step by √2
     momentum: float = 0.5
-    momentum_half_life: float = 500.0  # it falls as 1/(1 + t/500)
+    momentum_half_life: float = 500.0  # momentum falls as 1/(1 + t/500)
 
 
 RULE = ConvexRule()
 
 
 def decide(c: Context) -> Decision:
-    """One batch: a build, a probe, or nothing; and the step for it. What tells nothing leaves all as it was."""
+    """Handle one batch: build P², probe, or neither; then set the step. A batch without information changes nothing."""
     n = c.state
     try:
         done = _estimate(c)
@@ -64,7 +64,7 @@ def decide(c: Context) -> Decision:
 
 
 def _estimate(c: Context) -> Decision:
-    """A build, a probe, or nothing."""
+    """Build P², probe curvature, or do nothing."""
     n, many = c.state, c.points > RULE.many
     if c.pool and sum(map(c.source.points_of, c.pool)) >= _pool_size(c):
         return _build(c)
@@ -73,7 +73,7 @@ def _estimate(c: Context) -> Decision:
         found = _probe(c, plain, RULE.at_build[not many])
         note = "the step is that of the plain gradient until the first pool is read"
         return Decision(scaling=plain, values=c.source.like, notes=(note, *c.scaled_note(found.gradient)))
-    few = n.probes * c.points < SMALL  # each of the first small batches is probed before it moves anything
+    few = n.probes * c.points < SMALL  # each of the first small batches is probed before a step is made on it
     rare = is_power(4 if many else 2, n.steps - n.steps_at_build)
     if few or rare or not c.gradient_length <= RULE.spike * n.gradient_scale:
         found = _probe(c, c.scaling, RULE.later[not many])
@@ -89,7 +89,7 @@ def _pool_size(c: Context) -> int:
 
 
 def _directions(read: float, rank: int) -> int:
-    """Directions and pool share the work: m · pool = 60 √T with pool ≈ 4 m."""
+    """Directions m and pool size share the work: m · pool = 60 √T with pool ≈ 4 m."""
     return max(1, min(rank, int((RULE.work * read**0.5 / 4) ** 0.5)))
 
 
@@ -102,7 +102,7 @@ def _build_is_due(c: Context) -> bool:
 
 
 def _build(c: Context) -> Decision:
-    """P² from the pool, its step from the present batch, which is not in the pool."""
+    """Build P² from the pool; measure its step on the present batch, which is not in the pool."""
     n, pool, source = c.state, list(c.pool), c.source
     c.pool.clear()
     steps, first = min(_directions(n.read, c.rank), source.size), not n.built_at > 0
@@ -113,7 +113,7 @@ def _build(c: Context) -> Decision:
         note = "negative curvature was seen: from here on the learning rate alone is followed"
         return Decision(values=found.values, notes=(note,))
     local = source.local(c.batch)
-    # Nothing has changed if this fails.
+    # If this fails, nothing has been changed yet.
     value = largest_curvature(source, local, found.scaling, RULE.at_build[c.points <= RULE.many])
     n.rate_limit = n.rate_limit if first else noise_limit(c, local, found.scaling) * _noise_brake(n)
     n.built_at, n.steps_at_build, n.probes, n.squares, n.longest = n.read, n.steps, 0, 0.0, 0.0
@@ -122,7 +122,7 @@ def _build(c: Context) -> Decision:
 
 
 def _probe(c: Context, scaling: Scaling, iterations: int) -> Largest:
-    """λmax(P²B) on a batch that P² does not come from."""
+    """λmax(P²B) on a batch that was not used to build P²."""
     local = c.source.local(c.batch)
     found = largest_curvature(c.source, local, scaling, iterations)
     rate = 1 / found.value
@@ -145,11 +145,11 @@ def _note(c: Context, found: Largest, rate: float) -> None:
 
 
 def _with_step(c: Context, done: Decision) -> Decision:
-    """η = 1.4 / λ, cautious while there were few probes, falling once noise dominates; momentum unless batches are small.
+    """η = 1.4 / λ, smaller after few probes and once noise dominates; with momentum unless batches are small.
 
-    A build of P² does not raise the noise of steps, unless the mean of the iterates clearly descends; nor does anything after
-    it: means over more iterates hold less noise, but where the loss is no quadratic, long steps move the mean itself.
-    In the mean square, steps on single points are stable up to 2 E[λ]/E[λ²], which for small batches is far below 2/E[λ].
+    A build of P² does not raise the noise of steps unless the mean of the iterates clearly descends, and nothing later does:
+    averaging more iterates reduces noise, but where the loss is not quadratic long steps move the mean itself. In mean square,
+    SGD on single points is stable up to 2 E[λ]/E[λ²], which for small batches is far below 2/E[λ].
     """
     n, few = c.state, c.points < SMALL
     count_noise_dominated(c)
@@ -162,11 +162,11 @@ def _with_step(c: Context, done: Decision) -> Decision:
 
 
 def _noise_brake(n: ControllerState) -> float:
-    """The step falls as 1/√(1 + n/50) with n noise-dominated steps; by the clock, logistic problems stall."""
+    """Steps shrink as 1/√(1 + n/50) with n noise-dominated steps; if n counted all steps, logistic problems would stall."""
     return math.sqrt(1 + n.noise_dominated / RULE.noise_scale)
 
 
 def is_power(base: int, steps: float) -> bool:
-    """Whether steps are 1, 2, 4, 8, … with the base 2, or 1, 4, 16, … with 4; NaN is not."""
+    """Whether `steps` is one of 1, 2, 4, 8, … for base 2, or 1, 4, 16, … for base 4; False for NaN."""
     whole = int(steps) if steps == steps else 0
     return whole > 0 and whole & (whole - 1) == 0 and (base == 2 or whole.bit_length() % 2 == 1)

@@ -1,4 +1,4 @@
-"""Whether noise dominates: the slope of the loss along the way of the mean of the iterates."""
+"""Whether noise dominates: the slope of the loss along the path of the mean iterate."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from infhess.optim.controllers.context import Context
 from infhess.optim.rate.probe import dot
 from infhess.preconditioners.scaling import Scaling
 
-# Weights a of the present iterate in two means, w̄ += a/(t+a) (w − w̄): one of about the last quarter, one that lags behind.
+# Weights a of the present iterate in two means, w̄ += a/(t+a) (w − w̄): one over about the last quarter, one that lags.
 WEIGHTS = {"recent": 4.0, "lagging": 1.5}
-# The slope is averaged over ten steps, later over an eighth of all; batches further out than this many standard
-# deviations are cut down.
+# The slope is averaged over ten steps, later over an eighth of all steps; batches beyond this many standard deviations
+# are clipped.
 SHORTEST, SHARE, OUTLIER = 10, 8.0, 3.0
-# The mean of the iterates clearly descends where the mean slope is beyond so much of its root mean square: .6 to .9 while the
-# loss falls fast, below .3 near the noise floor.
+# The mean iterate clearly descends if the mean slope exceeds this share of its root mean square: .6 to .9 while the loss
+# falls fast, below .3 near the noise floor.
 CLEAR = 1 / 3
-# Slices of a batch that the noise of its gradient is seen from.
+# Slices of a batch from which the noise of its gradient is estimated.
 SLICES = 8
 
 
 def count_noise_dominated(context: Context) -> None:
-    """Count the step as noise-dominated where the mean of the iterates has ceased to descend: gᵀ(w̄ − w̄') ≥ 0 on average.
+    """Count the step as noise-dominated if the mean iterate no longer descends: gᵀ(w̄ − w̄') ≥ 0 on average.
 
-    w̄ is a mean of recent iterates and w̄' one that lags behind. Single iterates may be thrown about by noise without harm as
-    long as their mean travels downhill; once it does not, shorter steps are what brings it further.
+    w̄ is a mean of recent iterates and w̄' one that lags behind. Noise may scatter single iterates without harm as long as
+    their mean moves downhill; once it does not, shorter steps are needed for further progress.
     """
     n, slope = context.state, _slope(context)
     share = max(1 / n.steps, min(1 / SHORTEST, SHARE / (n.steps + SHARE)))
@@ -41,7 +41,7 @@ def count_noise_dominated(context: Context) -> None:
 
 
 def _slope(context: Context) -> float:
-    """gᵀ(w̄ − w̄'), with the present iterate counted; 0 without a finite gradient."""
+    """gᵀ(w̄ − w̄'), after adding the present iterate to both means; 0 without a finite gradient."""
     w, means, t = context.weights, context.means, context.state.steps
     for name, a in WEIGHTS.items():
         if name not in means:
@@ -53,10 +53,10 @@ def _slope(context: Context) -> float:
 
 
 def noise_limit(context: Context, local: Local, scaling: Scaling) -> float:
-    """The rate at which steps with a new P² bring in as much noise as those of the present P² and rate; infinite without need.
+    """The rate at which a new P² brings as much noise into steps as the present P² and rate; infinite if no limit is needed.
 
-    A better P² moves along flat directions too, where noise is all that there is near the optimum. Noise is the spread of
-    gᵀP²g over slices of the present batch: the pool that P² comes from would not show it.
+    A better P² also moves along flat directions, where near the optimum there is only noise. Noise is the spread of gᵀP²g
+    over slices of the present batch; the pool that P² was built from would underestimate it.
     """
     n, batch = context.state, context.batch
     if not n.step > 0 or n.slope < -CLEAR * n.slope_squares**0.5:

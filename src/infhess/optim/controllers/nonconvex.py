@@ -1,4 +1,4 @@
-"""Nets: a learning rate that follows curvature along the base's own direction, by one probe in eighty steps."""
+"""Nets: the learning rate follows curvature along the base's own direction, with one probe every eighty steps."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from infhess.preconditioners.scaling import Scaling, identity
 
 
 class Seen(NamedTuple):
-    """What a probe has read."""
+    """What a probe has measured."""
 
-    scaling: Scaling  # of the coming step
+    scaling: Scaling  # P² or the base's scaling at the coming step
     log_ratio: float  # ½ log(gᵀDg/hᵀDh)
     moves: float  # the length of the base's direction
-    own: float  # |g| of the batch alone
+    own: float  # |g| of this batch alone
 
 
 def decide(c: Context) -> Decision:
-    """A learning rate that follows curvature along the base's own direction, by one probe in eighty steps."""
+    """Set the learning rate from curvature along the base's own direction; probe about every eighty steps."""
     n, size = c.state, length([[real(p.detach()) for p in c.params if p.requires_grad]])
     _measure_shrinking(c, size)
     before, scaling, notes = n.rate, None, None
     if due(n, n.steps):
         scaling, notes = _probe(c, size)
-        if not n.rate > 0:  # nothing was seen so far: the step of an update stays, and without one none is made
+        if not n.rate > 0:  # nothing known yet: keep the step of an update, or make no step if there was none
             waits = math.nan if n.active and n.step > 0 else 0.0
             return Decision(waits, n.limit, n.momentum, None, c.like, notes)
     allowed = 1 / (math.exp(-n.log_rate) / _sigma(c) + decay(c.base, None))
@@ -59,7 +59,7 @@ def decide(c: Context) -> Decision:
 
 
 def _diagnostics(c: Context, before: float, wanted: float, allowed: float, limit: float) -> Iterator[str]:
-    """What braked, and why."""
+    """Notes on what reduced the step, and why."""
     n, share = c.state, _share(c)
     if allowed < before:
         yield f"curvature along the steps has grown: it allows for a rate of {allowed:.3g}, which was {before:.3g}"
@@ -76,25 +76,25 @@ def _diagnostics(c: Context, before: float, wanted: float, allowed: float, limit
 
 
 def due(n: ControllerState, steps: float) -> bool:
-    """Each of the first steps, each time their number has doubled, and every eighty; an `update` starts this again."""
+    """Probe at each of the first steps, each time the step count doubles, and every eighty; an `update` restarts this."""
     began = 0.0 if math.isnan(n.steps_at_build) else n.steps_at_build
     doubled = steps - n.steps_at_probe >= min(RULE.every, n.steps_at_probe - began)
     return not n.rate > 0 or steps - began <= RULE.first_probes or doubled
 
 
 def _sigma(c: Context) -> float:
-    """Heavy ball is stable up to (1 + β)/(1 − β) times inverse curvature; 1 + β times as much worked in measurements."""
+    """Heavy ball is stable up to (1 + β)/(1 − β) times the inverse curvature; in experiments a factor of 1 + β worked."""
     heavy = min(0.0 if group.get("nesterov") else momentum_of(group).decay for group in c.base.param_groups)
     return RULE.sigma if c.adaptive else RULE.sigma * (1 + heavy)
 
 
 def _share(c: Context) -> float:
-    """The share of |w| that bounds the coming step."""
+    """The longest coming step as a share of |w|."""
     return (RULE.adaptive_turn if c.adaptive else RULE.turn) / math.sqrt(c.state.steps + RULE.settled)
 
 
 def _measure_shrinking(c: Context, size: float) -> None:
-    """The share of |w| that a step takes off it for each unit of the rate: a moving average."""
+    """Update the moving average of the share of |w| that a step removes, per unit of learning rate."""
     n = c.state
     if n.rate > 0 and 0 < n.size < math.inf and 0 < size < math.inf:
         n.shrinking += (1 - RULE.memory) * (math.log(n.size / size) / n.rate - n.shrinking)
@@ -102,17 +102,17 @@ def _measure_shrinking(c: Context, size: float) -> None:
 
 
 def _bounded(c: Context, size: float) -> tuple[float, float]:
-    """The rate, or less of it, and the longest step: so that w neither jumps nor shrinks away."""
+    """The rate, reduced if necessary, and the longest step, so that w neither jumps nor shrinks away."""
     n, share = c.state, _share(c) * size
-    if c.adaptive:  # its steps are of about one length, also where a penalty alone pulls
+    if c.adaptive:  # its steps have about the same length even if only a penalty acts
         return (min(n.rate, share / n.longest) if n.longest > 0 else n.rate), math.inf
     return (min(n.rate, RULE.shrink / n.shrinking) if n.shrinking > 0 else n.rate), share
 
 
 def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
-    """One product. A probe that fails changes nothing; the first one has to succeed, or to find that there is nothing to see.
+    """One Hessian-vector product. A failing probe changes nothing; the first must succeed, or find that there is no curvature.
 
-    Processes that train one model together all probe at once, each on its own batch, and h is the mean over them.
+    All processes of distributed training probe at once, each on its own batch, and h is the mean over them.
     """
     n = c.state
     n.steps_at_probe = n.steps
@@ -123,7 +123,7 @@ def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
         if bad and not isinstance(error, NothingSeenError):
             raise
         return None, (f"a curvature probe was skipped: {error}",)
-    # The first readings are of a scaling that has just begun, and are forgotten fast.
+    # The first readings use a scaling that has just started, so they are forgotten fast.
     drift = FILTER.drift * max(1.0, RULE.settled / n.steps)
     n.log_rate, n.log_rate_variance = filtered(n.log_rate, n.log_rate_variance, seen.log_ratio, drift)
     n.longest, scaling = seen.moves, None
@@ -134,12 +134,12 @@ def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
 
 
 def _along(c: Context) -> Seen:
-    """A probe along the move that the base is about to make with the gradient of the step; h is scaled as g is."""
+    """Probe along the base's next move with the gradient of the step; h is scaled in the same way as g."""
     probe, gradients = c.probe, c.probe.own()
     flat = probe.pieces[0].source.flat
     own = flat.pack(gradients)
     g = c.gradient_beside(own)
-    # P² as an update left it around sgd, else the base as it is.
+    # Around SGD, P² as the last update left it; otherwise the base alone.
     standing = c.scaling if c.state.directions and not c.adaptive else identity([sum(numbers(c.params))], c.like)
     scaling = replace(standing, root=c.root(g))
     p = scaling(g)
@@ -156,9 +156,9 @@ def _along(c: Context) -> Seen:
 
 
 def _factor(c: Context, g: Tensor, own: Tensor) -> float:
-    """What h is scaled by, as g was on its way from the loss.
+    """Factor on h, to match what g was multiplied by after the backward pass.
 
-    Where the base does not scale gradients, a clipped step should be shorter: only what a GradScaler did is undone.
+    If the base does not scale gradients, a clipped step should be shorter: only a GradScaler's factor is undone.
     """
     factor = c.probe.factor([g], [own])
     return factor if c.adaptive or (c.probe.trained and factor * SCALED < 1) else 1.0

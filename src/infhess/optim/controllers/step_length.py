@@ -1,4 +1,4 @@
-"""The step that P²B allows for: a few Lanczos iterations on batches that the estimate has not seen."""
+"""The step length that P²B allows: a few Lanczos iterations on batches that were not used to build P²."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from infhess.curvature.local import Local
 from infhess.optim.rate.probe import dot
 from infhess.preconditioners.scaling import Scaling
 
-# Curvature below minus this share of the largest is no rounding, and no convex loss.
+# Curvature below minus this share of the largest is not due to rounding: the loss is not convex.
 NEGATIVE = 1e-3
-# Batches of fewer points than this are too noisy to be taken one by one.
+# Batches of fewer points than this are too noisy to be judged one by one.
 SMALL = 32
-# Mean curvature along a step in units of 1/rate; at most 1 on a quadratic, and e.g. 1.44 where it doubles on the way.
+# Mean curvature along a step in units of 1/rate: at most 1 on a quadratic, and e.g. 1.44 if curvature doubles on the way.
 MOST_ALONG = 1.4
-# How many times a rate is cut to a quarter, at most.
+# Maximal number of times that a rate is divided by four.
 MOST_CUTS = 16
 
 
@@ -40,7 +40,7 @@ class NothingSeenError(ValueError):
 
 
 class Largest(NamedTuple):
-    """The largest |eigenvalue| of P²B on one batch, whether any curvature on the way was negative, and |P²g|, |g|."""
+    """The largest |eigenvalue| of P²B on one batch, whether any negative curvature was met, and |P²g|, |g|."""
 
     value: float
     negative: bool
@@ -49,10 +49,10 @@ class Largest(NamedTuple):
 
 
 def largest_curvature(source: BatchSource, local: Local, scaling: Scaling, iterations: int) -> Largest:
-    """Lanczos from the gradient on M^{½}BM^{½}, with M = P² up to its factor: one product and one M per iteration.
+    """Lanczos from the gradient on M^{½}BM^{½}, with M = P² without its factor: one product and one M per iteration.
 
-    No root of M is needed: z = M^{−½}x is carried as x and as p = M⁻¹x. The norm of the tridiagonal matrix, with its last row,
-    is a lower bound of |λ|max from the first product on, when it is √(hᵀMh / gᵀMg) with h = BMg. Stops when it settles to 1 %.
+    No root of M is needed: z = M^{−½}x is stored as x and p = M⁻¹x. The norm of the tridiagonal matrix with its last row is
+    a lower bound of |λ|max: after one product it is √(hᵀMh / gᵀMg) with h = BMg. Stops when it changes by less than 1 %.
     """
     p = local.gradient()
     x = scaling(p)
@@ -79,7 +79,7 @@ def largest_curvature(source: BatchSource, local: Local, scaling: Scaling, itera
 
 
 def check_gradient(along: float) -> None:
-    """Whether gᵀMg is of a gradient that a step can be measured along."""
+    """Check that gᵀMg belongs to a gradient along which a step can be measured."""
     if not 0 < along < math.inf:
         raise NothingSeenError(
             f"expected a finite gradient other than zero to measure a step along, got gᵀMg = {along:g}"
@@ -87,30 +87,30 @@ def check_gradient(along: float) -> None:
 
 
 def check_finite(product: float) -> None:
-    """Whether a number made of a product is finite."""
+    """Check that a number computed from a product is finite."""
     if not product < math.inf:
         raise ValueError("a product holds NaN or infinity; is the loss finite and smooth at this point?")
 
 
 def check_curvature(value: float) -> None:
-    """Whether it is finite, and not zero."""
+    """Check that a curvature is finite and not zero."""
     check_finite(value)
     if not value > 0:
         raise NothingSeenError("the loss has no curvature along its gradient here; is it linear?")
 
 
 def _extremes(T: Tensor, j: int) -> tuple[float, float]:
-    """The norm of the tridiagonal matrix with its last row, and its lowest eigenvalue without."""
+    """The norm of the tridiagonal matrix with its last row, and its lowest eigenvalue without that row."""
     if j == 1:
         return math.hypot(float(T[0, 0]), float(T[1, 0])), float(T[0, 0])
     return float(torch.linalg.matrix_norm(T[: j + 1, :j], 2)), float(torch.linalg.eigvalsh(T[:j, :j])[0])
 
 
 def backtracked(source: Hessian, batch: Batch, local: Local, scaling: Scaling, rate: float) -> float:
-    """The rate, or a part of it, such that the mean curvature along the step is at most 1.4/rate.
+    """The rate, divided by four until the mean curvature along the step is at most 1.4/rate.
 
-    On a quadratic the first one holds, at the price of a gradient where the step leads. Losses such as Poisson's curve more by
-    orders of magnitude where a step from zero leads.
+    On a quadratic the first rate passes, at the cost of one gradient at the end of the step. Losses such as Poisson's can
+    have orders of magnitude more curvature there, for a step from zero.
     """
     before = local.gradient()
     move = scaling(before)

@@ -1,1 +1,1 @@
-"""P² inside an optimizer: the state of each parameter, applying it, building it, and whether it is still right."""
+"""P² inside an optimizer: its state per parameter, applying it, and whether it is still valid."""

@@ -1,4 +1,4 @@
-"""What an optimizer has learnt about curvature: directions and gains of each block, once there are any."""
+"""What an optimizer has learnt about curvature: directions and gains of each block."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ NUMBERS = PREFIX + "numbers"
 BASIS = PREFIX + "basis"
 BLOCKS = ("whole", "layer")
 FLAT = ("root", "recent", "lagging")  # vectors over all parameters: the base's own scaling, and means of iterates
-Entries = dict[str, Tensor]  # what a checkpoint holds for a parameter
+Entries = dict[str, Tensor]  # the part of a checkpoint that belongs to one parameter
 Groups = list[dict[str, Any]]
 
 
 @dataclass
 class Directions:
-    """P² of one block of parameters, as a step applies it: a fixed number of rows, some of them zero."""
+    """P² of one block of parameters, as a step applies it: a fixed number of rows, unused ones zero."""
 
     basis: Tensor  # Uᵀ, (rank, n)
     gain: Tensor  # (rank,)
-    values: Tensor  # the curvature along them, (rank,)
+    values: Tensor  # curvature along the directions, (rank,)
     shapes: list[torch.Size]  # of the parameters in the block
     sizes: list[int] = field(init=False)
     taken: Tensor = field(init=False)  # the gains in the dtype of the basis
-    scratch: Tensor = field(init=False)  # (n,) for the scaled gradient: new memory costs more than writing to it
-    parts: list[Tensor] = field(init=False)  # views of it in the shapes of the parameters
+    scratch: Tensor = field(init=False)  # (n,) buffer for the scaled gradient: allocating costs more than writing
+    parts: list[Tensor] = field(init=False)  # views of the buffer in the shapes of the parameters
 
     def __post_init__(self) -> None:
         self.sizes = [shape.numel() for shape in self.shapes]
@@ -45,11 +45,11 @@ class Directions:
         self.taken = self.gain.to(self.basis.dtype)
 
     def __reduce__(self) -> Any:
-        """Copies make views of their own."""
+        """Copies make their own views."""
         return Directions, (self.basis, self.gain, self.values, self.shapes)
 
     def write(self, block: Block) -> None:
-        """Copy a block of P²."""
+        """Copy a block of P² into these buffers."""
         k = len(block.gain)
         self.gain.zero_()[:k] = block.gain.to(self.gain)
         self.values.zero_()[:k] = block.values.to(self.values)
@@ -57,13 +57,13 @@ class Directions:
         self.taken = self.gain.to(self.basis.dtype)
 
     def block(self) -> Block:
-        """The rows in use."""
+        """The rows in use, as a block of P²."""
         keep = self.gain != 0
         return Block(self.basis[keep].mT, self.gain[keep], self.values[keep])
 
 
 class PreconditionerState:
-    """Directions by block, the base's own scaling, means of iterates, and the scalars of the controllers."""
+    """Directions per block, the base's own scaling, means of iterates, and the controllers' scalars."""
 
     def __init__(self, rank: int, how: str) -> None:
         self.rank, self.how = rank, how  # "whole" or "layer"
@@ -71,16 +71,16 @@ class PreconditionerState:
         self.reset()
 
     def reset(self) -> None:
-        """Nothing is known. Checkpoints may hold the old tensors, so these are not overwritten."""
+        """Forget everything. Old tensors are not overwritten, since checkpoints may hold them."""
         self.controller = ControllerState(base_rate=self.controller.base_rate)
         self.blocks: list[Directions] = []
-        self.layout: list[list[int]] = []  # the parameters of each block
+        self.layout: list[list[int]] = []  # indices of the parameters in each block
         self.root: Tensor | None = None  # R, flat over all parameters
         self.means: dict[str, Tensor] = {}  # of iterates, flat over all parameters
-        self.drift = Drift()  # whether the directions still hold
+        self.drift = Drift()  # whether the directions are still valid
 
     def allocate(self, groups: Groups) -> None:
-        """Directions of zero where there are none."""
+        """Allocate directions, filled with zeros, where there are none."""
         if self.blocks:
             return
         params = params_of(groups)
@@ -95,7 +95,7 @@ class PreconditionerState:
             self.blocks.append(Directions(basis, small, small.clone(), [shapes[i] for i in block]))
 
     def install(self, groups: Groups, scaling: Scaling) -> None:
-        """Take P² into use."""
+        """Put a new P² into use."""
         self.drift = Drift()
         self.root = None if scaling.root is None else scaling.root.to(like_of(params_of(groups)).dtype, copy=True)
         if scaling.directions or self.blocks:
@@ -107,18 +107,18 @@ class PreconditionerState:
         self.controller.active = 1.0
 
     def scaling(self, groups: Groups) -> Scaling:
-        """P² as it is in use."""
+        """P² as currently in use."""
         if not self.blocks:
             return identity(self.block_sizes(groups), like_of(params_of(groups)), self.root)
         return Scaling([own.block() for own in self.blocks], self.controller.factor, self.root)
 
     def block_sizes(self, groups: Groups) -> list[int]:
-        """Real numbers in each block."""
+        """Number of real entries in each block."""
         sizes = numbers(params_of(groups))
         return [sum(sizes[i] for i in block) for block in layout_of(groups, self.how)]
 
     def check_sizes(self, params: list[Tensor]) -> None:
-        """Whether parameters are still those that the directions were made for."""
+        """Check that parameters still have the sizes that the directions were made for."""
         for own, block in zip(self.blocks, self.layout):
             for i, size in zip(block, own.sizes):
                 if not fits(params[i], size):
@@ -130,7 +130,7 @@ class PreconditionerState:
     # ---- checkpoints
 
     def entries(self, params: list[Tensor]) -> list[Entries]:
-        """What a checkpoint holds for each parameter: views, and the scalars with each."""
+        """What a checkpoint holds for each parameter: views of its directions, and the scalars."""
         scalars = self.controller.tensor()
         found: list[Entries] = [{NUMBERS: scalars} for _ in params]
         for own, block in zip(self.blocks, self.layout):
@@ -143,7 +143,7 @@ class PreconditionerState:
         return found
 
     def check(self, name: Any, p: Tensor, given: Entries) -> None:
-        """Whether entries of a checkpoint fit a parameter: some of them, or none, as the run needed them."""
+        """Check that entries of a checkpoint fit a parameter; a checkpoint may hold all, some or none of them."""
         shape = tuple(real(p.detach()).shape)
         sizes = {"basis": (self.rank, *shape), "gain": (self.rank,), "values": (self.rank,)} | dict.fromkeys(
             FLAT, shape
@@ -161,7 +161,7 @@ class PreconditionerState:
             )
 
     def adopt(self, groups: Groups, entries: list[Entries]) -> None:
-        """Copy the entries of a checkpoint; with none at all, nothing is known."""
+        """Copy the entries of a checkpoint; if it has none, forget everything."""
         self.reset()
         for given in entries:
             if NUMBERS in given:
@@ -180,7 +180,7 @@ class PreconditionerState:
 
 
 def _joined(parts: list[Tensor | None], groups: Groups) -> Tensor | None:
-    """A vector over all parameters, where each has its part."""
+    """A vector over all parameters, or None if a part is missing."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
@@ -189,7 +189,7 @@ def _joined(parts: list[Tensor | None], groups: Groups) -> Tensor | None:
 
 
 def split_entries(state: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Entries]]:
-    """Entries of a checkpoint: the base's, and the wrapper's."""
+    """Split the entries of a checkpoint into the base's and the wrapper's."""
     theirs, ours = {}, {}
     for name, entry in state.items():
         if not isinstance(entry, dict):
@@ -206,10 +206,10 @@ def split_entries(state: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Entr
 
 
 def layout_of(groups: Groups, how: str) -> list[list[int]]:
-    """Indices of the parameters of each block, consecutive ones.
+    """Indices of the parameters of each block; blocks are consecutive.
 
-    With "layer" those of one module, by their names; where there are none a vector (a bias, the scales of a norm) joins
-    the matrix before it.
+    With "layer" a block is one module, recognised by parameter names. Without names, a vector (a bias, the scales of a norm)
+    joins the matrix before it.
 
     >>> import torch
     >>> layout_of([{"params": [torch.ones(2, 2), torch.ones(2), torch.ones(3, 2)]}], "layer")
@@ -234,7 +234,7 @@ def layout_of(groups: Groups, how: str) -> list[list[int]]:
 
 
 def numbers(params: list[Tensor]) -> list[int]:
-    """Real numbers in each parameter."""
+    """Number of real entries in each parameter."""
     return [real(p.detach()).numel() for p in params]
 
 

@@ -1,4 +1,4 @@
-"""Whether curvature is still what it was: predicted against observed, along the steps that training makes anyway."""
+"""Whether curvature is still as estimated: prediction against observation, along the steps that training makes anyway."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from torch import Tensor
 
 from infhess.optim.base_optimizers import Group, Momentum, momentum_of
 
-# Curvature that has changed by this factor calls for a new estimate, once the evidence is this many standard errors.
+# Curvature that has changed by this factor calls for a new estimate, if the evidence exceeds this many standard errors.
 FACTOR, CERTAIN = 2.0, 3.0
-# Steps that are remembered, and how many there have to be for a verdict.
+# Steps that are remembered, and how many are needed for a verdict.
 WINDOW, FEWEST = 1024, 80
-# The distance in steps at which two gradients are taken to be free of each other.
+# The distance in steps at which two gradients are taken to be independent.
 LAG = 8
-# Momentum beyond which successive displacements tell more than successive gradients.
+# With more momentum than this, successive displacements say more than successive gradients.
 HEAVY = 0.25
 
 
 class Drift:
-    """Compares how gradients answer to the steps made with how they should, along the directions of U.
+    """Compares how gradients respond to the steps with the predicted response, along the directions of U.
 
-    c = UᵀRg is k numbers per step. The noise of one gradient moves w, and so comes back in the next. Without momentum,
-    successive gradients have the correlation −ησ/2 once things are stationary, with σ the curvature along a direction and η
-    the rate there; differences to gradients LAG and 2·LAG steps earlier remove a slowly moving mean. With momentum, the
-    displacement d₀ of one step says much about the next, d₁, and nothing about the noise in c₂ − c₁ = σd₁ + noise:
-    d₀·(c₂ − c₁) has the mean of d₀·σd₁. A step only notes c down, on the device; `due` does the sums.
+    c = UᵀRg is k numbers per step. The noise of one gradient moves w, and so reappears in the next. Without momentum,
+    successive gradients have the correlation −ησ/2 at stationarity, with σ the curvature along a direction and η the rate
+    there; differences to gradients LAG and 2·LAG steps earlier remove a slowly moving mean. With momentum, the displacement
+    d₀ of one step predicts the next, d₁, but not the noise in c₂ − c₁ = σd₁ + noise, so d₀·(c₂ − c₁) has the mean of d₀·σd₁.
+    A step only records c, on the device; `due` does the sums.
     """
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[Tensor, Any]] = deque(maxlen=WINDOW)  # c and rate of each step
+        self._seen: deque[tuple[Tensor, Any]] = deque(maxlen=WINDOW)  # c and learning rate of each step
         self._momentum = Momentum(0.0, 1.0)
 
     def see(self, c: Tensor, group: Group) -> None:
-        """One step: c, and the rate and momentum applied. A compiled step notes nothing, so that it stays one graph."""
+        """Record c, learning rate and momentum of one step. A compiled step records nothing, so that it stays one graph."""
         if not torch.compiler.is_compiling():
             self._seen.append((c, group.get("lr", math.nan)))
             self._momentum = momentum_of(group)
 
     def due(self, values: Tensor, gain: Tensor) -> bool:
-        """Whether curvature along the steps is beyond twice what `values` say, or below half of it, with certainty."""
+        """Whether curvature along the steps is significantly above twice or below half of what `values` predict."""
         if len(self._seen) < FEWEST:
             return False
         c = torch.stack([c for c, _ in self._seen]).to(torch.float64)
@@ -56,7 +56,7 @@ class Drift:
 def _correlations(
     c: Tensor, rates: Tensor, values: Tensor, weights: Tensor, *_: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients, the next ones, and what the noise of the former should do to the latter; all free of a moving mean."""
+    """Gradients, the next gradients, and the predicted effect of the noise of the former on the latter; moving mean removed."""
     kick, answer = c[2 * LAG : -1] - c[LAG : -LAG - 1], c[2 * LAG + 1 :] - c[: -2 * LAG - 1]
     return kick, answer, -0.25 * rates[2 * LAG : -1, None] * weights * values * kick
 
@@ -64,8 +64,8 @@ def _correlations(
 def _displacements(
     c: Tensor, rates: Tensor, values: Tensor, weights: Tensor, decay: float, weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Displacements, changes of the gradient after the next displacement, and what these should be."""
-    # v ← decay·v + weight·g, as a convolution with what is left of each gradient after each number of steps.
+    """Displacements, the change of the gradient over the next displacement, and the prediction of that change."""
+    # v ← decay·v + weight·g, as a convolution with powers of the decay.
     reach = min(len(c), math.ceil(math.log(1e-6) / math.log(decay)))
     left = decay ** torch.arange(reach - 1, -1, -1, dtype=c.dtype, device=c.device)
     pushes = torch.nn.functional.pad((weight * weights * c).mT[:, None], (reach - 1, 0))
@@ -75,9 +75,9 @@ def _displacements(
 
 
 def _certainly_off(z: Tensor, seen: Tensor, expected: Tensor, weights: Tensor) -> bool:
-    """Whether z·seen is beyond FACTOR times z·expected in the mean, or below the FACTOR-th part of it.
+    """Whether the mean of z·seen is significantly above FACTOR times that of z·expected, or below 1/FACTOR of it.
 
-    Each step counts relative to the sizes at hand, so that none outweighs all others.
+    Each step is normalised by its own size, so that none outweighs all others.
     """
     size = ((weights * z * z).sum(1) * (weights * seen * seen).sum(1)).sqrt().clamp(min=1e-300)
     o, p = (weights * z * seen).sum(1) / size, (weights * z * expected).sum(1) / size

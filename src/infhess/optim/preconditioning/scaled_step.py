@@ -1,6 +1,6 @@
-"""A step of the base with P²: on the gradients that it finds, or on its move where it scales gradients by itself.
+"""A step of the base with P²: applied to its gradients, or to its update if the base scales gradients itself.
 
-P² costs a few passes over memory, block by block, and no number leaves the device.
+P² costs a few passes over memory, block by block, and no data leaves the device.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Grads = Sequence[Tensor | None]
 
 
 def scaled_step(base: torch.optim.Optimizer, learnt: PreconditionerState) -> None:
-    """A step of step·lr/lr₀ instead of lr, where that is known and the gradient is finite."""
+    """Make a step with step·lr/lr₀ instead of lr, if a step length is known and the gradient is finite."""
     state, groups, scales = learnt.controller, base.param_groups, adaptive(base)
     params = params_of(groups)
     grads = [p.grad for p in params]
     if any(g is not None and g.is_sparse for g in grads):
         raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
-    # A limited step measures its own length, which tells whether gradients are finite.
+    # A step with a limit measures its length, which also shows whether gradients are finite.
     limited = not scales and state.step != 0 and state.limit < math.inf
     if not limited and (not finite(grads, state) or state.step == 0):
         return
@@ -47,7 +47,7 @@ def scaled_step(base: torch.optim.Optimizer, learnt: PreconditionerState) -> Non
 
 
 def finite(grads: Grads, state: ControllerState) -> bool:
-    """Whether gradients are finite; where they are not, a step is counted as skipped."""
+    """Whether gradients are finite; if not, the step is counted as skipped."""
     known = [real(g) for g in grads if g is not None and not g.is_sparse]
     return not known or _counts(length([known]), state)
 
@@ -58,11 +58,11 @@ def _counts(size: float, state: ControllerState) -> bool:
 
 
 def _options(base: torch.optim.Optimizer, state: ControllerState) -> list[dict[str, Any]]:
-    """What the base is to find in each of its groups during a step; lr₀ is the rate that stands for the measured step."""
+    """Temporary options of each of the base's groups during a step; lr₀ is the rate that stands for the measured step."""
     groups = base.param_groups
     if math.isnan(state.step):
         return [{} for _ in groups]
-    if any("initial_lr" in group for group in groups):  # a schedule is at work
+    if any("initial_lr" in group for group in groups):  # there is a schedule
         state.scheduled_rate = max(state.scheduled_rate, *(float(group.get("lr", 0.0)) for group in groups))
     step = state.step * state.factor / reference_rate(groups, state.base_rate, state.scheduled_rate)
     options = []
@@ -77,14 +77,14 @@ def _options(base: torch.optim.Optimizer, state: ControllerState) -> list[dict[s
 def _preconditioned_step(
     base: torch.optim.Optimizer, learnt: PreconditionerState, params: list[Tensor], grads: Grads
 ) -> None:
-    """The base sees P²g instead of g."""
+    """Give the base P²g instead of g."""
     state, scaled, seen = learnt.controller, grads, None
-    # P² has its factor where the base keeps its own rate; elsewhere the rate has it.
+    # If the base keeps its own rate, P² includes its factor; otherwise the rate does.
     factor = state.factor if math.isnan(state.step) else 1.0
     if state.directions:
         scaled, seen = preconditioned(grads, learnt, factor)
     if state.limit < math.inf:
-        # How far a constant gradient moves each parameter in the end.
+        # How far a constant gradient moves each parameter in the long run.
         groups = [(g["lr"] / momentum_of(g).correction, len(g["params"])) for g in base.param_groups]
         scaled, size = shortened(scaled, [rate for rate, n in groups for _ in range(n)], state.limit)
         if not _counts(size, state):
@@ -99,7 +99,7 @@ def _preconditioned_step(
 def _redirected_step(
     base: torch.optim.Optimizer, learnt: PreconditionerState, params: list[Tensor], grads: Grads
 ) -> None:
-    """The base sees g, so that its own scaling stays what it is; what it does to w is changed by P afterwards."""
+    """Give the base g, so that its own scaling is unaffected; P then changes the update of w."""
     state = learnt.controller
     if not (state.directions or state.limit < math.inf):
         bare_step(base)
@@ -116,9 +116,9 @@ def _redirected_step(
 
 
 def preconditioned(grads: Grads, state: PreconditionerState, factor: float = 1.0) -> tuple[list[Tensor | None], Tensor]:
-    """factor · (I − U diag(gain) Uᵀ) g of each block; and Uᵀg of all blocks.
+    """factor · (I − U diag(gain) Uᵀ) g of each block, and Uᵀg of all blocks.
 
-    A parameter without a gradient still has none after it. One whose shape has changed keeps its gradient as it is.
+    A parameter without a gradient still has none afterwards. One whose shape has changed keeps its gradient as it is.
     """
     out, seen = list(grads), []
     for own, block in zip(state.blocks, state.layout):
@@ -144,11 +144,11 @@ def coordinates(grads: Grads, params: list[Tensor], state: PreconditionerState) 
 def redirect(params: list[Tensor], before: Grads, decays: Sequence[float], state: PreconditionerState) -> None:
     """w ← before + R (I − U diag(gain) Uᵀ) R⁻¹ (w − before), in place, after a step of an optimizer that scales by R² itself.
 
-    `before` is None for what did not move. `decays` is the part of w that each parameter lost to weight decay, which stays
-    outside. No move is longer than the limit. Without directions the limit alone applies.
+    `before` is None for parameters that did not move. `decays` is the share of w that each parameter lost to weight decay,
+    which P leaves alone. No update is longer than the limit. Without directions only the limit applies.
     """
     pairs, limit = zip(params, before, decays), state.controller.limit
-    # Flat, and without the decay.
+    # Flat updates, without weight decay.
     moves: list[Tensor | None] = [
         None if b is None else _flat_and_wide(p.detach() - b).add_(_flat_and_wide(b), alpha=decay)
         for p, b, decay in pairs
@@ -173,7 +173,7 @@ def _flat_and_wide(x: Tensor) -> Tensor:
 
 
 def shortened(grads: Grads, rates: Sequence[float | Tensor], limit: float) -> tuple[list[Tensor | None], float]:
-    """The gradients, all divided by one number where the step √Σ (rate·|g|)² would be longer than the limit; and its length."""
+    """Gradients, divided by a common number if the step √Σ (rate·|g|)² would exceed the limit; and the length of that step."""
     live = [(real(g), rate) for g, rate in zip(grads, rates) if g is not None]
     if not live:
         return list(grads), 0.0
@@ -189,19 +189,19 @@ def shortened(grads: Grads, rates: Sequence[float | Tensor], limit: float) -> tu
 
 
 def _flat(tensors: Grads, own: Directions, block: Sequence[int]) -> Tensor:
-    """The tensors of a block as one vector, zeros for those that are missing or do not fit."""
+    """The tensors of a block as one vector, with zeros for missing or misfitting ones."""
     given = [tensors[i] for i in block]
     fitting = [own.basis.new_zeros(n) if t is None or not fits(t, n) else t for t, n in zip(given, own.sizes)]
     return flattened(fitting, own.basis.dtype, own.basis.device)
 
 
 def _like(part: Tensor, grad: Tensor) -> Tensor:
-    """A part of a flat vector as a gradient."""
+    """A slice of a flat vector in the form of a gradient."""
     if grad.is_contiguous() and grad.shape == part.shape:
         return part if part.dtype == grad.dtype and part.device == grad.device else part.to(grad)
     if grad.is_complex():
         return torch.view_as_complex(part.view(*grad.shape, 2).to(grad.device, grad.real.dtype, copy=True))
-    # Fused kernels walk through memory, so the strides have to be those of the gradient.
+    # Fused kernels run through memory in order, so the strides have to be those of the gradient.
     return torch.empty_like(grad).copy_(part.view(grad.shape))
 
 
@@ -210,7 +210,7 @@ def _together(seen: list[Tensor]) -> Tensor:
 
 
 def _roots(state: PreconditionerState, params: list[Tensor]) -> list[Tensor | None]:
-    """R of each block; None where the base has no scaling of its own."""
+    """R of each block; None if the base has no scaling of its own."""
     if state.root is None:
         return [None] * len(state.blocks)
     parts = torch.split(state.root, numbers(params))

@@ -1,4 +1,4 @@
-"""A curvature probe by a second run of the closure, where second derivatives are out of reach."""
+"""A curvature probe by a second run of the closure, for losses without second derivatives."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from infhess.optim import sharded
 from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import Reading, Scaled, dot
 
-# Before there is a learning rate, w moves by this share.
+# Before there is a learning rate, w moves by this share of |w|.
 SHARE = 1e-3
 
 
 class DifferenceProbe:
     """h = (g(w) − g(w − δDg))/δ on the same batch, with the same random numbers.
 
-    δ is how far the coming steps go: kinks of ReLU within that distance count, as they do for the steps. All sums are over
-    the local parts of parameters and over processes, so that sharded parameters are read as whole ones.
+    δ is the length of the coming step: kinks of ReLU within that distance count, as they do for the step. Sums run over the
+    local parts of parameters and over processes, so that sharded parameters count as whole ones.
     """
 
     norms: list[Any] | None = None
@@ -39,10 +39,10 @@ class DifferenceProbe:
     ) -> None:
         self.params, self.cost = [p for p in params if p.requires_grad], (1, points)
         self._state, self._closure, self._random_state = state, closure, random_state
-        self._distance = distance  # as a share of |Dg|; NaN: as far as a thousandth of |w|
+        self._distance = distance  # as a share of |Dg|; NaN: a thousandth of |w|
 
     def read(self, g: Sequence[Tensor], scaled: Scaled) -> Reading:
-        """Along Dg, with g the gradient of the coming step and D its scaling."""
+        """Probe along Dg, with g the gradient of the coming step and D its scaling."""
         p = [scaled(i, x) for i, x in enumerate(g)]
         along, gradient, direction = self._dot(g, p), math.sqrt(self._dot(g, g)), math.sqrt(self._dot(p, p))
         if not 0 < along < math.inf:
@@ -56,7 +56,7 @@ class DifferenceProbe:
         return sharded.total([dot(x, y) for x, y in zip(a, b)], self.params)
 
     def _gradient_at(self, p: Sequence[Tensor], distance: float) -> list[Tensor]:
-        """The gradient where w has moved by −distance p; weights and gradients are put back bit for bit."""
+        """The gradient at w − distance·p; weights and gradients are restored bit for bit."""
         here = [sharded.local(w.detach()) for w in self.params]
         before, grads = [w.clone() for w in here], [w.grad for w in self.params]
         try:

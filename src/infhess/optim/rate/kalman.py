@@ -1,4 +1,4 @@
-"""One step of Kalman's filter of a random walk."""
+"""One step of a Kalman filter for a random walk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from infhess.optim.rate.settings import FILTER
 
 
 def filtered(mean: float, variance: float, seen: float, drift: float = FILTER.drift) -> tuple[float, float]:
-    """Mean and variance after one more reading; the first one is taken as it is.
+    """Mean and variance after one more reading; the first reading is taken as it is.
 
     >>> filtered(math.nan, 0.0, 3.0)
     (3.0, 0.2)

@@ -1,4 +1,4 @@
-"""The gradients of a parameter group, as the step needs them: real, wide enough, of this process, downwards."""
+"""The gradients of a parameter group as the step needs them: real, at least single precision, local, and for descent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = (torch.float32, torch.float64)
 
 
 class Live(NamedTuple):
-    """A group, its parameters that have a gradient, and these gradients; local parts of sharded ones."""
+    """A group, its parameters that have a gradient, and their gradients; for sharded parameters the local parts."""
 
     group: dict[str, Any]
     params: list[Tensor]
@@ -24,7 +24,7 @@ class Live(NamedTuple):
 
 
 def live(group: dict[str, Any]) -> Live:
-    """The parameters of a group that have a gradient; gradients of −loss where it maximises."""
+    """The parameters of a group that have a gradient; gradients of −loss if the group maximises."""
     params = [p for p in group["params"] if p.grad is not None]
     grads = [_gradient(p) for p in params]
     return Live(group, params, list(torch._foreach_neg(grads)) if group["maximize"] and grads else grads)
@@ -39,12 +39,12 @@ def _gradient(p: Tensor) -> Tensor:
 
 
 def gradients(params: Sequence[Tensor], state: Mapping[Tensor, Any]) -> list[Tensor]:
-    """What `.grad` holds of each parameter; zeros where it holds nothing."""
+    """`.grad` of each parameter; zeros where it is None."""
     return [torch.zeros_like(sharded.local(state[p]["z"])) if p.grad is None else plain(p) for p in params]
 
 
 def plain(p: Tensor) -> Tensor:
-    """The gradient of a parameter: dense, real, in at least single precision; the local part of a sharded one."""
+    """The gradient of a parameter: dense, real, in at least single precision; the local part if it is sharded."""
     grad = p.grad
     assert grad is not None
     if sharded.is_sharded(grad):

@@ -1,4 +1,4 @@
-"""A curvature probe: how far the loss can be followed along a direction, by one Hessian-vector product."""
+"""A curvature probe: how long a step along a direction can be, from one Hessian-vector product."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from infhess.curvature.local import Local
 from infhess.curvature.pooled import failed_somewhere
 from infhess.curvature.training_pass import TrainedHessian
 
-# Numbers of a dot product that are converted to double precision at a time: no copy of a large tensor is made.
+# Dot products convert this many numbers to double precision at a time, so that no large tensor is copied.
 PIECE = 2**14
-Scaled = Callable[[int, Tensor], Tensor]  # D x of parameter i
-Form = Callable[[int, Tensor, Tensor], float]  # xᵀDy of parameter i
+Scaled = Callable[[int, Tensor], Tensor]  # D x for parameter i
+Form = Callable[[int, Tensor, Tensor], float]  # xᵀDy for parameter i
 
 
 class Reading(NamedTuple):
-    """|g|, |Dg| and ½ log(gᵀDg/hᵀDh), NaN where there is no gradient or no curvature along it."""
+    """|g|, |Dg| and ½ log(gᵀDg/hᵀDh), which is NaN without a gradient or without curvature along it."""
 
     gradient: float
     direction: float
@@ -34,29 +34,29 @@ class Reading(NamedTuple):
 
     @classmethod
     def of(cls, gradient: float, direction: float, along: float, across: float = math.nan) -> Reading:
-        """From gᵀDg and hᵀDh."""
+        """A reading from gᵀDg (`along`) and hᵀDh (`across`)."""
         known = 0 < along < math.inf and 0 < across < math.inf
         return cls(gradient, direction, 0.5 * (math.log(along) - math.log(across)) if known else math.nan)
 
 
 class MicroBatch:
-    """A micro-batch of the coming step: its curvature, recomputed for each use or kept with its graph."""
+    """A micro-batch of the coming step, with its curvature recomputed for each use, or kept as a graph."""
 
     def __init__(self, source: BatchSource, batch: Batch, *, keep: bool = True) -> None:
         self.source, self.batch, self.keep, self.seed = source, batch, keep, source.seed()
         self._local: Local | None = None
 
     def local(self) -> Local:
-        """With the same dropout mask each time."""
+        """The curvature of this micro-batch, with the same dropout mask each time."""
         local = self._local or self.source.local(self.batch, self.seed)
         self._local = local if self.keep else None
         return local
 
 
 class Probe:
-    """Curvature along a direction, of the micro-batches of a step that are at hand.
+    """Curvature along a direction, on those micro-batches of a step that are available.
 
-    With several processes each has its own, and all read the mean over them.
+    With several processes each has its own probe, and all read the mean over processes.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class Probe:
         params: Sequence[Tensor] | None = None,
         failure: Exception | None = None,
     ) -> None:
-        self.pieces, self.failure = pieces, failure  # of this process, before there was anything to probe
+        self.pieces, self.failure = pieces, failure  # an error of this process before the probe
         self.params = pieces[0].source.flat.live if params is None else list(params)
         self.micro_batches = max(micro_batches, len(pieces))
-        self.norms: list[Any] | None = None  # BatchNorm layers that ran, where modules were seen
+        self.norms: list[Any] | None = None  # BatchNorm layers that ran, if modules were seen
 
     @property
     def cost(self) -> tuple[int, int]:
-        """Hessian-vector products, and data points that they were taken with."""
+        """Hessian-vector products, and the data points that they were computed on."""
         sources = [piece.source for piece in self.pieces]
         return sum(source.products for source in sources), sum(source.product_points for source in sources)
 
     @property
     def whole(self) -> bool:
-        """Whether all micro-batches of the step are at hand."""
+        """Whether all micro-batches of the step are available."""
         return len(self.pieces) == self.micro_batches
 
     def own(self) -> list[Tensor]:
@@ -90,10 +90,10 @@ class Probe:
         return self._mean(self._agreed(lambda: reduce(_sum, gradients, none)), len(self.pieces))
 
     def read(self, g: Sequence[Tensor], scaled: Scaled, form: Form | None = None) -> Reading:
-        """Along Dg, with g the gradient of the coming step and D its scaling; h = HDg is scaled as g is.
+        """Probe along Dg, with g the gradient of the coming step and D its scaling; h = HDg is scaled in the same way as g.
 
-        √(gᵀDg/hᵀDh) needs no sign of gᵀDHDg, which changes often early on. Scaling the loss does not change it, and it scales
-        as w does. Lists of tensors throughout: the peak is three copies of the parameters.
+        √(gᵀDg/hᵀDh) does not depend on the sign of gᵀDHDg, which often changes early on. It is invariant to scaling the loss
+        and scales as w does. Works on lists of tensors: peak memory is three copies of the parameters.
         """
         p = [scaled(i, x) for i, x in enumerate(g)]
         squares, along, scaled_squares = inner_products(g, p)
@@ -109,7 +109,7 @@ class Probe:
         return Reading.of(gradient, direction, along, across * self.factor(g, own) ** 2)
 
     def measure(self, vectors: Sequence[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
-        """Products, one for all pieces where they are the whole step and else one for each; and the pieces' gradient."""
+        """Products: one over all pieces if they are the whole step, else one per piece; and the gradient of the pieces."""
         found, own = self._agreed(lambda: self._measured(vectors))
         number, alone = max(len(self.pieces), 1), self._in_any(len(found) == 1)
         if not self.pieces:
@@ -120,7 +120,7 @@ class Probe:
         return [self._mean(h, number if alone else 1) for h in found], self._mean(own, number)
 
     def _measured(self, vectors: Sequence[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
-        """Sums of this process."""
+        """Sums over the micro-batches of this process."""
         found: list[list[Tensor]] = []
         own: list[Tensor] = []
         for piece in self.pieces:
@@ -134,25 +134,25 @@ class Probe:
 
     @property
     def trained(self) -> bool:
-        """Whether these are training passes, whose gradients add up in `.grad` as they are; else losses of their own."""
+        """Whether the pieces are training passes, whose gradients add up in `.grad`; otherwise each has its own loss."""
         return bool(self.pieces) and isinstance(self.pieces[0].source, TrainedHessian)
 
     def take_part(self) -> None:
-        """What a process without data adds to what the others read: nothing."""
+        """Join the all-reduces of the other processes with zeros, in a process without data."""
         self.measure(())
         self._in_any(False)
 
     def _mean(self, sums: list[Tensor], number: int) -> list[Tensor]:
-        """Over this many pieces and over processes; of training passes, what all of the step add up to."""
+        """Mean over this many pieces and over processes; for training passes, an estimate of the sum over the step."""
         divisor = number / self.micro_batches if self.trained else float(number)
         if divisor != 1:
             sums = list(torch._foreach_div(sums, divisor))
         return [mean_over_processes(x.clone()) for x in sums] if world_size() > 1 else sums
 
     def across(self, products: list[list[Tensor]], form: Callable[[list[Tensor], list[Tensor]], float]) -> float:
-        """hᵀDh of the whole step. From some of its micro-batches: what two of them share, and the noise of all.
+        """hᵀDh of the whole step. If only some micro-batches are available: what two of them share, plus the noise of all k.
 
-        E h₁ᵀDh₂ is free of noise, and the mean of k has 1/k of the noise that E hᵢᵀDhᵢ adds to it.
+        E h₁ᵀDh₂ is free of noise, and the mean over k adds 1/k of the noise in E hᵢᵀDhᵢ.
         """
         square = sum(form(h, h) for h in products) / len(products)
         if len(products) == 1:
@@ -161,10 +161,10 @@ class Probe:
         return max(shared + (square - shared) / self.micro_batches, square / self.micro_batches)
 
     def factor(self, g: Sequence[Tensor], own: Sequence[Tensor]) -> float:
-        """What g was multiplied by on its way from the loss: clipping, a scaled loss, a sum over micro-batches.
+        """What g was multiplied by after the backward pass: clipping, a scaled loss, a sum over micro-batches.
 
-        |g|/|own| where both are of the same batches, also if dropout drew another mask. Where g is of more batches,
-        |g|²/⟨g, own⟩: noise that has averaged out in g then does not count as a factor.
+        |g|/|own| if both are of the same batches, even with another dropout mask. If g is of more batches, |g|²/⟨g, own⟩: noise
+        that has averaged out in g then does not count as a factor.
         """
         size, shared, squares = inner_products(g, own)
         of_more = not (self.whole and all(piece.source.split for piece in self.pieces))
@@ -173,7 +173,7 @@ class Probe:
         return math.sqrt(size / squares) if squares > 0 else 1.0
 
     def _agreed(self, compute: Callable[[], Any]) -> Any:
-        """What each process computes alone; where it fails in one of them, it fails in all."""
+        """Run a computation of each process; if it fails in one of them, all raise."""
         failure, found = self.failure, None
         try:
             found = compute() if failure is None else None
@@ -184,23 +184,23 @@ class Probe:
         return found
 
     def _in_any(self, condition: bool) -> bool:
-        """Whether it holds in some process: numbers of micro-batches may differ between them."""
+        """Whether it holds in any process: the number of micro-batches may differ between processes."""
         return any_process(condition, self.params[0].device)
 
 
 def _sum(before: list[Tensor], more: list[Tensor]) -> list[Tensor]:
-    """Tensor by tensor; what is first is not copied, and never written to: it may be part of a graph."""
+    """Sum tensor by tensor; the first list is neither copied nor written to, since it may be part of a graph."""
     return list(torch._foreach_add(before, more)) if before else more
 
 
 def dot(a: Tensor, b: Tensor) -> float:
-    """In double precision: squares of single precision overflow where the numbers themselves do not."""
+    """Dot product in double precision: in single precision, squares can overflow where the numbers themselves do not."""
     small = small_dtype(a.device)
     return sum(float(torch.dot(x.to(small), y.to(small))) for x, y in _pieces(a, b))
 
 
 def inner_products(a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[float, float, float]:
-    """aᵀa, aᵀb and bᵀb of two lists of tensors, each as one vector; each number is converted once."""
+    """aᵀa, aᵀb and bᵀb of two lists of tensors, each read as one vector; each number is converted once."""
     found = [_three(*pair) for x, y in zip(a, b) for pair in _pieces(x, y)]
     aa, ab, bb = (sum(values) for values in zip(*found)) if found else (0.0, 0.0, 0.0)
     return aa, ab, bb
@@ -216,10 +216,10 @@ def _pieces(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """Dense, real, in at least single precision."""
+    """The tensor as dense, real, and in at least single precision."""
     return wide(real(dense(x.detach())))
 
 
 def wide(x: Tensor) -> Tensor:
-    """In at least single precision."""
+    """The tensor in at least single precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

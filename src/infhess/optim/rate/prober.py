@@ -1,4 +1,4 @@
-"""When curvature is probed, on which micro-batch, and along the gradient that the step finds in the end."""
+"""When curvature is probed, on which micro-batch, and along the gradient that the step finally uses."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
 from infhess.optim.reports import RateReport
 from infhess.optim.scalings.scaler import Scaler
 
-# A gradient whose length has changed by more than this since it was probed was clipped or added to: the probe is read again.
+# If the length of the gradient has changed by more than this since the probe, it was clipped or added to: read again.
 CHANGED = 1e-4
-# What a report may have taken off the state since, and what `observe` has counted.
+# Fields that keep their newest values when a probe is read again: reports and `observe` have changed them since.
 KEPT = ("observed", "observed_at", "shortened", "skipped", "bounded", "waiting")
 AnyProbe = Probe | DifferenceProbe
-Read = Callable[[AnyProbe], Reading]  # along the optimizer's gradients and scaling, as they stand
+Read = Callable[[AnyProbe], Reading]  # probe along the optimizer's present gradients and scaling
 
 
 class NothingToReadError(ValueError):
-    """No gradient, or no curvature along it."""
+    """There was no gradient, or no curvature along it."""
 
 
 class Prober:
-    """The learning rate's state, and the micro-batches of the coming step while that step is not made."""
+    """The state of the learning rate, and the micro-batches of the coming step until that step is made."""
 
     def __init__(self, rule: RateFreeRule = RATE_FREE, state: RateState | None = None) -> None:
         self.state = state or RateState()
         self.state.rule = rule
-        self.cost = (0, 0)  # of the last probe: products, and data points of them
+        self.cost = (0, 0)  # of the last probe: products, and the data points in them
         self.reset()
 
     def reset(self) -> None:
-        """Nothing observed since the last step."""
+        """Forget what was observed since the last step."""
         self.pieces: list[MicroBatch] = []
-        self.failure: Exception | None = None  # of this process, until all agree on it
-        self.again: DifferenceProbe | None = None  # instead of these, a second run of the closure
+        self.failure: Exception | None = None  # of this process, until all processes raise it
+        self.again: DifferenceProbe | None = None  # a second run of the closure, instead of the pieces
         self.probe: AnyProbe | None = None
         self.micro_batches, self._begun, self._probed, self.state.observed = 0, False, math.nan, 0.0
 
     def expects(self, points_of: Callable[[], int]) -> bool:
-        """Count a micro-batch; returns whether curvature is probed at the coming step."""
+        """Count a micro-batch; return whether the coming step probes curvature."""
         due = self.state.due
         points = (self.attempt(points_of) or 0) if due else 0
         self.state.observed_at = self.state.steps + 1
@@ -66,7 +66,7 @@ class Prober:
         return due
 
     def attempt(self, prepare: Callable[[], Any]) -> Any:
-        """What a process does by itself before a probe; with several processes, an error waits until all agree on it."""
+        """Prepare a probe in this process; with several processes, an error is kept until all of them raise it."""
         try:
             return prepare()
         except Exception as error:
@@ -77,27 +77,27 @@ class Prober:
 
     @property
     def complete(self) -> bool:
-        """Whether as many micro-batches were seen as the step before had: they come in equal numbers."""
+        """Whether there are as many micro-batches as in the step before; steps usually have equally many."""
         return self.micro_batches == self.state.micro_batches
 
     def add(self, batch: Batch, make: Callable[[torch.Generator], Hessian]) -> None:
-        """One more micro-batch to probe, by a generator for dropout masks. Its graph is kept where it is the only one."""
-        # Other masks at each probe and for each micro-batch.
+        """Add a micro-batch to probe; `make` gets a generator for dropout masks. Its graph is kept if it is the only one."""
+        # Different masks at each probe and for each micro-batch.
         source = make(torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32))
-        source.pooled = False  # the probe takes the mean over processes
+        source.pooled = False  # the probe averages over processes itself
         self.pieces.append(MicroBatch(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
 
     def take(self, done: TrainingPass | None, points: int | None = None) -> None:
-        """A training pass as one more micro-batch of the coming step; its graph where curvature is probed there."""
+        """Add a training pass as a micro-batch of the coming step, with its graph if curvature is probed there."""
         if done is not None and not done.seen:
             return
         seen = points or (done.points if done else 0)
         self.expects(lambda: seen)
-        if done is not None and len(self.pieces) < GRAPHS:  # two of a step are kept, however many it has
+        if done is not None and len(self.pieces) < GRAPHS:  # at most two graphs per step
             self.pieces.append(MicroBatch(TrainedHessian(done, seen), done))
 
     def begin(self, read: Read, params: Sequence[Tensor]) -> RateReport:
-        """One probe. One that fails changes nothing, in all processes; the first has to tell something."""
+        """Probe once. A failing probe changes nothing, in all processes; but if the first one fails, it raises."""
         self._before, self._begun, self._params = copy(self.state), True, params
         before, started = self.state.allowed, time.perf_counter()
         failure: ValueError | None = None
@@ -109,7 +109,7 @@ class Prober:
             self.state = self._before
             self.reset()
             raise
-        if not isinstance(failure, AbsentError):  # else the next step is tried
+        if not isinstance(failure, AbsentError):  # otherwise try again at the next step
             self.state.probed()
         if failure is not None and not isinstance(failure, NothingToReadError):
             self.probe, self.pieces, self.again, self.failure = None, [], None, None
@@ -123,7 +123,7 @@ class Prober:
 
     @torch.no_grad()
     def _follow(self, read: Read) -> None:
-        """Read the probe along the gradient as it stands, and follow what it says."""
+        """Read the probe along the present gradient, and update the learning rate with it."""
         state = self.state
         live, failure = [p for p in self._params if p.requires_grad], self.failure
         probe = self.probe = self.again or Probe(self.pieces, self.micro_batches, params=live, failure=failure)
@@ -137,9 +137,9 @@ class Prober:
         state.see(reading.log_ratio)
 
     def finish(self, gradient: float, read: Read, params: Sequence[Tensor]) -> RateReport | None:
-        """The step is made with a gradient of this length: read again where it was clipped, unscaled or added to since.
+        """The step is made with a gradient of this length: probe again if it was clipped, unscaled or added to since.
 
-        A report where it is probed here for the first time: all of a training pass is known only now.
+        Returns a report if this is the first probe of the step: a training pass is complete only now.
         """
         report, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
         try:
@@ -154,12 +154,12 @@ class Prober:
         return report
 
     def expect_of_all(self) -> None:
-        """A probe is due in all processes: one that has nothing to probe says so, and the others do not wait for it."""
+        """A probe is due in all processes: one with nothing to probe reports that, so that the others do not wait for it."""
         if world_size() > 1 and not (self._begun or self.pieces or self.again or self.failure):
             self.failure = AbsentError("no training pass was seen in it; call watch() or observe() in all processes")
 
     def _read_anew(self, read: Read) -> None:
-        """Replace the first reading. It stays where weights of the probe's graph have changed since."""
+        """Replace the first reading. It is kept if weights in the probe's graph have changed since."""
         first, self.state = self.state, copy(self._before)
         for name in KEPT:
             setattr(self.state, name, getattr(first, name))
@@ -174,7 +174,7 @@ class Prober:
 
 
 def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_state: RateState) -> Reading:
-    """A probe along Dg, with D and g of the coming step: g is what `.grad` holds, or of the batch before there is any."""
+    """Probe along Dg, with D and g of the coming step: g is `.grad`, or the batch's own gradient before there is any."""
     params = probe.params
     first = isinstance(probe, Probe) and all(p.grad is None for p in params)
     g = probe.own() if first and isinstance(probe, Probe) else gradients(params, scaler.state)

@@ -14,27 +14,27 @@ from infhess.optim.reports import SKIPPED, Rate, steps_were
 
 @dataclass
 class RateState(Scalars):
-    """What the rule carries from step to step.
+    """The scalars that the rule carries from step to step.
 
     Attributes:
-        steps: made so far.
-        log_rate, variance: of √(gᵀDg/hᵀDh), by the filter; NaN before the first probe.
-        rate: η, in use; NaN before the first gradient.
-        rate_at_probe, steps_at_probe: at the last curvature probe.
-        slow: 1 once η has reached what curvature allows for.
+        steps: number of steps made.
+        log_rate, variance: filtered mean and variance of log √(gᵀDg/hᵀDh); NaN before the first probe.
+        rate: η in use; NaN before the first gradient.
+        rate_at_probe, steps_at_probe: η and the step number at the last curvature probe.
+        slow: 1 once η has reached what curvature allows.
         largest, weight: max η so far, and Σ max η², for the average.
         length: usual length of Dg.
-        points: data points of a step, a moving average; 0 where that is not known.
-        observed: data points seen by `observe` since the last step, where a probe is due.
+        points: data points per step, a moving average; 0 if unknown.
+        observed: data points seen by `observe` since the last step, if a probe is due.
         observed_at: the step for which `observe` was last called.
-        gradient: |g|/√n at the last probe, or the largest of all, in units of which ε is meant.
-        shortened, skipped, bounded, waiting: steps shortened, not made for a bad gradient, kept below a share of |w|, and not
-            made for want of a gradient, since the last report.
-        micro_batches: calls of `observe` for the last step; more than one is gradient accumulation.
-        differences: 1 once second derivatives were out of reach: probes are differences of gradients from then on.
+        gradient: |g|/√n at the last probe, or the largest over all probes; the unit of ε.
+        shortened, skipped, bounded, waiting: number of steps since the last report that were shortened, skipped for a
+            non-finite gradient, bounded by a share of |w|, and not made because no gradient was seen yet.
+        micro_batches: calls of `observe` for the last step; more than one means gradient accumulation.
+        differences: 1 once double backward has failed: from then on probes are differences of gradients.
         lead: moving average of ⟨g, z − x⟩; negative while the loss falls from the average towards the newest iterate.
-        noisy: steps with a positive lead, which noise dominates.
-        averaged: 1 in a checkpoint that was saved while the averaged weights stood in the model.
+        noisy: number of steps with a positive lead, which noise dominates.
+        averaged: 1 in a checkpoint that was saved while the averaged weights were in the model.
 
     """
 
@@ -62,7 +62,7 @@ class RateState(Scalars):
     lead: float = 0.0
     noisy: float = 0.0
 
-    rule = RATE_FREE  # of the scaling in use; no annotation, so that it is no part of a checkpoint
+    rule = RATE_FREE  # depends on the scaling in use; without an annotation it is not part of a checkpoint
 
     @property
     def due(self) -> bool:
@@ -74,16 +74,16 @@ class RateState(Scalars):
         return math.isnan(self.rate) or blind or t <= self.rule.first_probes or late or grown
 
     def probed(self) -> None:
-        """Note down that curvature was probed, whether anything was read or not."""
+        """Record that curvature was probed, whether or not anything could be read."""
         self.rate_at_probe, self.steps_at_probe = self.rate, self.steps + 1
 
     def see(self, log_ratio: float) -> None:
-        """One reading: the logarithm of √(gᵀDg/hᵀDh)."""
+        """Filter one reading: the logarithm of √(gᵀDg/hᵀDh)."""
         self.log_rate, self.variance = filtered(self.log_rate, self.variance, log_ratio)
 
     @property
     def allowed(self) -> float:
-        """The rate that curvature allows for: σ (b/32)^⅓ e^X / √(1 + n/n₀), n the noise-dominated steps.
+        """The rate that curvature allows: σ (b/32)^⅓ e^X / √(1 + n/n₀), with X = `log_rate` and n the noise-dominated steps.
 
         Infinite before the first reading.
         """
@@ -99,37 +99,37 @@ class RateState(Scalars):
 
     @property
     def weighs_noise(self) -> bool:
-        """Whether ⟨g, z − x⟩ is wanted at the coming step."""
+        """Whether ⟨g, z − x⟩ is needed at the coming step."""
         steps, rule = self.steps, self.rule
         return math.isfinite(rule.noisy_steps) and steps >= rule.noise_from and steps % rule.noise_every == 0
 
     def weigh_noise(self, lead: float) -> None:
-        """One more ⟨g, z − x⟩: where it is positive in the mean, the iterates circle around the average."""
+        """Average one more ⟨g, z − x⟩: if the average is positive, the iterates circle around their mean."""
         memory = self.rule.noise_memory**self.rule.noise_every
         self.lead = memory * self.lead + (1 - memory) * lead
         self.noisy += self.rule.noise_every * (self.lead > 0)
 
     @property
     def shrinks(self) -> bool:
-        """Whether weights are made shorter at this step."""
+        """Whether weights are shrunk at this step."""
         return self.rule.shrinkage > 0 and self.steps % self.rule.noise_every == 0
 
     @property
     def uncertain(self) -> Rate:
-        """η with the filter's standard deviation; NaN as long as no curvature was seen."""
+        """η with the filter's standard deviation; NaN until curvature was seen."""
         if math.isnan(self.log_rate):
             return Rate(math.nan, math.nan)
         return Rate(self.rate, self.rate * self.variance**0.5)
 
     def begin(self, size: float, length: float) -> None:
-        """The first rate: it moves w by a thousandth."""
+        """The first rate: it moves w by a thousandth of |w|."""
         if math.isnan(self.rate) and 0 < length < math.inf:
             self.rate = self.rule.first_move * (size or 1.0) / length
 
     def advance(self, length: float, size: float, scale: float = 1.0) -> float:
-        """One step with a direction of this length for weights of this size: the rate follows what is allowed for.
+        """Make one step, for a direction of this length and weights of this size: the rate grows up to what curvature allows.
 
-        `scale` is what multiplies the rate. The step to make, without it, is returned.
+        `scale` is a factor on the rate, by the user or a scheduler. Returns the rate of this step without that factor.
         """
         self.steps += 1
         self.observed = 0.0
@@ -156,16 +156,16 @@ class RateState(Scalars):
         return 1 + max(self.rule.late_growth, self.rule.waning_growth / self.steps)
 
     def measure(self, gradient: float) -> None:
-        """The root mean square of the gradient at a probe, in units of which ε is meant."""
+        """Record the root mean square of the gradient at a probe, the unit of ε."""
         if 0 < gradient < math.inf:
             self.gradient = max(gradient, self.gradient if self.rule.largest_gradient else 0.0)
 
     def epsilon(self, relative: float) -> float:
-        """Adam's ε."""
+        """Adam's ε, from its value relative to the gradient."""
         return float(relative) * self.gradient
 
     def check_observed(self) -> None:
-        """Refuse a step before any training pass was seen; warn where none was for long."""
+        """Refuse a step before any training pass was seen; warn if none was seen for long."""
         if not self.observed_at:
             raise RuntimeError(
                 "RateFree: no training pass was seen, so there is no rate; call opt.step(closure), or put forward and backward "
@@ -180,21 +180,21 @@ class RateState(Scalars):
             )
 
     def count_points(self, seen: float) -> None:
-        """The data points of one step, at a probe: between probes the rule stands as all processes know it."""
+        """Average the data points per step, only at probes, so that all processes have the same value."""
         self.points = self.points + (1 - self.rule.batch_memory) * (seen - self.points) if self.points else seen
 
     def skip(self, finite: bool) -> None:
-        """A step that is not made, for want of a rate or of a finite gradient; the next batch may be probed again."""
+        """Skip a step for lack of a rate or of a finite gradient; the next batch may be probed again."""
         self.waiting += finite
         self.skipped += not finite
         self.observed, self.observed_at = 0.0, self.steps
 
     def wait(self) -> None:
-        """A step that is not made, while the scaling learns from its gradient."""
+        """Skip a step while the scaling learns from its gradient."""
         self.observed, self.observed_at = 0.0, self.steps
 
     def average(self, scale: float) -> None:
-        """Σm² with m the largest rate so far."""
+        """Update m, the largest rate so far, and Σm²."""
         self.largest = max(self.largest, scale * self.rate)
         self.weight += self.largest**2
 
@@ -210,7 +210,7 @@ class RateState(Scalars):
         return self.rate * (1 - beta + beta * newest)
 
     def diagnostics(self, before: float) -> tuple[str, ...]:
-        """What had to brake since the last report, and why; `before` is what was allowed then."""
+        """Notes on what reduced the rate since the last report, and why; `before` is what curvature allowed then."""
         notes = []
         if self.allowed < self.rate:
             notes.append(

@@ -19,7 +19,7 @@ SCALINGS: dict[str, GradientScaling] = {scaling.name: scaling for scaling in (Di
 def checked_defaults(
     scaling: str, weight_decay: float | None, betas: Any, lr: float | Tensor, eps: float | None
 ) -> dict[str, Any]:
-    """The defaults of a parameter group, those of the scaling where none are given."""
+    """The defaults of a parameter group; options that are None come from the scaling."""
     if scaling not in SCALINGS:
         raise ValueError(f"scaling: expected one of {', '.join(SCALINGS)}; got {scaling!r}")
     chosen = SCALINGS[scaling]

@@ -11,14 +11,14 @@ from torch import Tensor
 from infhess.optim.rate.settings import RATE_FREE
 from infhess.optim.scalings.gradient_scaling import SQUARES, Gradients, GradientScaling, Own, Share, alone
 
-# No divisor is smaller.
+# Smallest divisor.
 TINY = 1e-37
-# A tensor: a number would be wrapped anew for each parameter.
+# A tensor: a Python number would be wrapped again for each parameter.
 ONE = torch.ones(())
 
 
 class DiagonalScaling(GradientScaling):
-    """Each number by itself: state and cost are those of Adam without momentum."""
+    """Each entry by itself: state and cost are those of Adam without momentum."""
 
     name, rule, beta, eps = "diagonal", RATE_FREE, 0.999, 1e-8
 
@@ -34,18 +34,18 @@ class DiagonalScaling(GradientScaling):
         return divided(own[SQUARES], float(own["step"]) + 1, beta, eps, g, x)
 
     def directions(self, step: Gradients) -> tuple[list[Tensor], float]:
-        """All parameters at once."""
+        """Directions of all parameters at once."""
         return directions(step.owns, step.ages, step.beta, step.eps, step.grads)
 
     def flops(self, shape: Sequence[int]) -> int:
-        """A few per number."""
+        """A few per entry."""
         return 6 * math.prod(shape)
 
 
 def divided(squares: Tensor, count: float, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
-    """x/(√v̂ + ε), with g the `count`-th gradient in v."""
+    """x/(√v̂ + ε), where v̂ includes g as its `count`-th gradient."""
     v = (squares * beta).addcmul_(g, g, value=1 - beta)
-    v.masked_fill_(v == 0, torch.inf)  # what has never had a gradient does not move
+    v.masked_fill_(v == 0, torch.inf)  # entries that never had a gradient do not move
     v.div_(1 - beta**count).sqrt_().add_(max(eps, TINY))
     return torch.div(x, v, out=v)
 
@@ -53,9 +53,9 @@ def divided(squares: Tensor, count: float, beta: float, eps: float, g: Tensor, x
 def directions(
     owns: Sequence[Own], counts: Sequence[float], beta: float, eps: float, grads: list[Tensor]
 ) -> tuple[list[Tensor], float]:
-    """d and a number r with D g = r d for each parameter; v, of `counts` gradients so far, and `step` are brought up to date.
+    """d and a number r with D g = r d for each parameter; updates `step` and v, which has seen `counts` gradients so far.
 
-    One new tensor per parameter: new memory costs more than writing to what there is.
+    One new tensor per parameter: allocating memory costs more than writing to it.
     """
     torch._foreach_add_([own["step"] for own in owns], ONE, alpha=1.0)
     squares = [own[SQUARES] for own in owns]

@@ -14,29 +14,29 @@ from infhess.optim.rate.settings import KRONECKER
 from infhess.optim.scalings.diagonal import directions, divided
 from infhess.optim.scalings.gradient_scaling import SQUARES, Gradients, GradientScaling, Own, Share, alone
 
-# Rows and columns are cut into blocks of at most so many, each with a basis of its own: the cost of a step grows with their
-# length. On an MLP of 784 inputs 64 rows by 64 columns end as low as 64 by 256, in .6 of the seconds; columns alone end higher.
+# Rows and columns are cut into blocks of at most this size, each with its own basis: the cost of a step grows with the block
+# size. On an MLP with 784 inputs, 64 × 64 ends as low as 64 × 256 in .6 of the time; rotating only columns ends higher.
 BLOCK = 64
-# More rows or columns are not rotated: so many rows are an embedding's, whose neighbours have nothing in common.
+# Longer sides are not rotated: this many rows belong to an embedding, whose neighbouring rows have nothing in common.
 MOST = (1024, 2**16)
-# Of the largest entry: what orders directions of which the first gradient says nothing.
+# Relative to the largest entry: orders directions about which the first gradient says nothing.
 TILT = 1e-6
-# Memory of the second moments of the sides; of .99 and .95 the latter was ahead.
+# Decay of the second moments of the sides; .95 was better than .99.
 MEMORY = 0.95
-# Steps between two refreshes of the bases, at the least and as a share of the steps made.
+# Steps between two refreshes of the bases: at least this many, and at least this share of the steps made.
 BETWEEN, SHARE = 10, 0.1
 LEFT, RIGHT = ("left", "left_basis"), ("right", "right_basis")  # second moment and basis of each side
 
 
 class Side(NamedTuple):
-    """A side of a matrix: so many blocks, of this length each; none where it is not rotated."""
+    """A side of a matrix: number of blocks and length of each; zeros if the side is not rotated."""
 
     blocks: int
     length: int
 
 
 def sides(shape: Sequence[int]) -> tuple[Side, Side]:
-    """Rows, the first dimension, and columns, all others, as in dense layers and convolutions; vectors have none."""
+    """Rows (first dimension) and columns (all others), as in dense layers and convolutions; vectors have no sides."""
     if len(shape) < 2 or 0 in shape:
         return Side(0, 0), Side(0, 0)
     counts = shape[0], math.prod(shape[1:])
@@ -45,9 +45,9 @@ def sides(shape: Sequence[int]) -> tuple[Side, Side]:
 
 
 def side(n: int, longest: int) -> Side:
-    """The fewest equal blocks that are short enough; one where they would be tiny, if that is not too long by far.
+    """The fewest equal blocks that are short enough; a single block if these would be tiny and the side is not far too long.
 
-    None for sides of 1, and where a long side cannot be cut.
+    No blocks for sides of length 1, and for long sides that cannot be cut.
     """
     blocks = next(k for k in range(-(-n // longest), n + 1) if n % k == 0)
     if 4 * n < longest * blocks:
@@ -56,22 +56,22 @@ def side(n: int, longest: int) -> Side:
 
 
 class RotatedScaling(GradientScaling):
-    """Matrices in the eigenbases of the second moments of their rows and columns; vectors as Adam scales them.
+    """Adam in the eigenbases of the second moments of rows and columns of each matrix; vectors are scaled as by Adam.
 
-    The first gradient of a parameter gives its bases and nothing else: in its own basis a gradient says nothing of v.
+    The first gradient of a parameter only sets its bases: in its own eigenbasis a gradient says nothing about v.
     """
 
     name, rule, beta, eps = "kronecker", KRONECKER, 0.99, 1e-3
 
     def fresh(self, w: Tensor) -> Own:
-        """v of the shape of w, in rotated coordinates; second moment and basis of each side that is rotated."""
+        """v in rotated coordinates, in the shape of w; second moment and basis of each rotated side."""
         found = {SQUARES: torch.zeros_like(w, memory_format=torch.contiguous_format)}
         for names, (blocks, n) in zip((LEFT, RIGHT), sides(w.shape)):
             found |= {name: w.new_zeros(blocks, n, n) for name in names} if blocks else {}
         return found
 
     def needs_whole(self, shape: Sequence[int]) -> bool:
-        """Where it is rotated."""
+        """Whether any side is rotated."""
         return any(side.blocks for side in sides(shape))
 
     def ready(self, owns: Iterable[Own]) -> bool:
@@ -79,7 +79,7 @@ class RotatedScaling(GradientScaling):
         return any(float(own["step"]) > 0 for own in owns)
 
     def begin(self, owns: Sequence[Own], grads: Sequence[Tensor], share: Share = alone) -> None:
-        """Bases of first gradients."""
+        """Compute bases from first gradients."""
         for own, g in zip(owns, grads):
             own["step"] += 1
             G = as_matrix(g)
@@ -90,11 +90,11 @@ class RotatedScaling(GradientScaling):
                     own[basis].copy_(found)
 
     def ahead(self, own: Own, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
-        """0 before the bases are known."""
+        """D x; zero before the bases are known."""
         return back(own, self.paired(own, beta, eps, g, x, x)[1])
 
     def paired(self, own: Own, beta: float, eps: float, g: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """In rotated coordinates: dot products are the same there, and nothing is turned back."""
+        """In rotated coordinates: dot products are the same there, so nothing has to be rotated back."""
         count = float(own["step"])
         if not count:
             return x, torch.zeros_like(y)
@@ -104,7 +104,7 @@ class RotatedScaling(GradientScaling):
         return a, divided(own[SQUARES], count, beta, eps, turned, b)
 
     def directions(self, step: Gradients) -> tuple[list[Tensor], float]:
-        """Those of Adam in rotated coordinates, turned back; zero for first gradients."""
+        """Adam's directions in rotated coordinates, rotated back; zero for first gradients."""
         owns, ages, grads = step.owns, step.ages, step.grads
         if not min(ages):
             return self._some_new(step)
@@ -129,7 +129,7 @@ class RotatedScaling(GradientScaling):
         return found, factor
 
     def _learn(self, own: Own, step: int, g: Tensor, share: Share) -> None:
-        """The second moments of both sides, and at times new bases."""
+        """Update the second moments of both sides, and refresh the bases when due."""
         if step % max(1, int(SHARE * SHARE * step)) == 0:
             _gather(own, as_matrix(g), max(1 - MEMORY, 1 / step))
         if refresh_is_due(step):
@@ -141,7 +141,7 @@ class RotatedScaling(GradientScaling):
 
 
 def as_matrix(g: Tensor) -> Tensor:
-    """(out, in · k · k)."""
+    """The gradient as a matrix, (out, in · k · k)."""
     return g.contiguous().view(g.shape[0], -1) if g.ndim > 1 else g
 
 
@@ -150,22 +150,22 @@ def _rotated(own: Own) -> bool:
 
 
 def _rows(G: Tensor, basis: Tensor) -> Tensor:
-    """Blocks of rows, (k, b, columns)."""
+    """Blocks of rows, shape (k, b, columns)."""
     return G.view(basis.shape[0], basis.shape[1], -1)
 
 
 def _columns(G: Tensor, basis: Tensor) -> Tensor:
-    """Blocks of columns, turned: (k, b, rows)."""
+    """Blocks of columns, transposed: (k, b, rows)."""
     return G.view(-1, basis.shape[0], basis.shape[1]).permute(1, 2, 0)
 
 
 def forth(own: Own, g: Tensor) -> Tensor:
-    """Q_Lᵀ G Q_R, of the shape of g."""
+    """Q_Lᵀ G Q_R, in the shape of g."""
     return _turned(g, own.get(LEFT[1]), own.get(RIGHT[1]), inverse=False)
 
 
 def back(own: Own, d: Tensor) -> Tensor:
-    """Q_L G Q_Rᵀ, of the shape of d."""
+    """Q_L G Q_Rᵀ, in the shape of d."""
     return _turned(d, own.get(LEFT[1]), own.get(RIGHT[1]), inverse=True)
 
 
@@ -184,7 +184,7 @@ def _rows_turned(G: Tensor, Q: Tensor) -> Tensor:
 
 
 def _columns_turned(G: Tensor, Q: Tensor) -> Tensor:
-    """G Q, block by block, written to where it belongs: a copy of the blocks would take as long as their product."""
+    """G Q, block by block, written in place of the result: copying the blocks would take as long as the product."""
     if len(Q) == 1:
         return G @ Q[0]
     found = torch.empty_like(G)
@@ -202,10 +202,10 @@ def _gather(own: Own, G: Tensor, weight: float) -> None:
 
 
 def first_basis(P: Tensor) -> Tensor:
-    """Eigenvectors of P Pᵀ of each block (k, b, n), the largest first.
+    """Eigenvectors of P Pᵀ for each block (k, b, n), largest eigenvalue first.
 
-    In double precision: single fails on inputs of low rank, such as images with a border. Where P says nothing, rounding would
-    choose: a diagonal that rises by a millionth of the largest entry does instead, so that equal gradients have equal bases.
+    In double precision: single precision fails on inputs of low rank, such as images with a border. Where P has no preference,
+    a diagonal that rises by a millionth of the largest entry decides, not rounding, so that equal gradients have equal bases.
     """
     P = P.to(small_dtype(P.device))
     S = P @ P.mT
@@ -216,14 +216,14 @@ def first_basis(P: Tensor) -> Tensor:
 
 
 def refresh_is_due(step: int) -> bool:
-    """Every ten steps, and later each time that there are a tenth more."""
+    """Every ten steps, and later whenever the number of steps has grown by a tenth."""
     if step <= BETWEEN / SHARE:
         return step % BETWEEN == 0
     return math.floor(math.log(step, 1 + SHARE)) > math.floor(math.log(step - 1, 1 + SHARE))
 
 
 def refresh(own: Own, share: Share = alone) -> None:
-    """One orthogonal iteration of each basis; v goes with the columns."""
+    """One orthogonal iteration of each basis; v is permuted with the columns."""
     for parts, (moment, basis) in ((_rows, LEFT), (_columns, RIGHT)):
         if basis in own:
             own[basis][:], order = share(iterated, own[moment], own[basis])
@@ -232,7 +232,7 @@ def refresh(own: Own, share: Share = alone) -> None:
 
 
 def iterated(S: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
-    """The orthogonal factor of S Q, columns in the order of qᵀSq, the largest first; and that order; for each block."""
+    """For each block, the orthogonal factor of S Q with columns sorted by qᵀSq, largest first; and that order."""
     P = S @ Q
     order = (Q * P).sum(1).argsort(dim=1, descending=True)
     return torch.linalg.qr(P.gather(2, order[:, None].expand_as(P))).Q, order

@@ -1,4 +1,4 @@
-"""A scaling at work on parameters and their state, whole or sharded over processes."""
+"""Applies a scaling to parameters and their state, whole or sharded over processes."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from infhess.optim.scalings.gradient_scaling import Gradients, GradientScaling, 
 
 
 class Scaler:
-    """Gradients and directions are local parts; the scaling sees these, or all of a parameter where it needs whole matrices."""
+    """Gradients and directions are local parts; the scaling gets these, or gathered parameters if it needs whole matrices."""
 
     def __init__(self, scaling: GradientScaling, state: Mapping[Tensor, Own], *, any_sharded: bool) -> None:
         self.scaling, self.state, self._any_sharded = scaling, state, any_sharded
 
     def fresh(self, w: Tensor) -> dict[str, Tensor]:
-        """State of a parameter that has had no gradient; where all of a sharded one is needed, spread over its processes."""
+        """State of a parameter before its first gradient; distributed over processes if a sharded one is needed as a whole."""
         if not self._gathers(w):
             return self.scaling.fresh(w)
         found = self.scaling.fresh(torch.empty(w.shape, dtype=w.dtype, device="meta"))
         return {name: sharded.spread(t, w) for name, t in found.items()}
 
     def begin(self, part: Live) -> None:
-        """What the scaling learns from first gradients."""
+        """Let the scaling learn from first gradients."""
         for i, (g, p) in enumerate(zip(part.grads, part.params)):
             own = self._own(p)
             self.scaling.begin([own], [self._seen(g, p)], self._share(p, i))
             self._keep(p, own)
 
     def directions(self, part: Live, ages: list[float], eps: float) -> tuple[list[Tensor], float]:
-        """d and r with Dg = r d; state is brought up to date."""
+        """d and r with Dg = r d; updates the state."""
         beta = part.group["betas"][1]
         if not self._any_sharded:
             return self.scaling.directions(Gradients([self.state[p] for p in part.params], ages, part.grads, beta, eps))
         found = []
-        for i, (g, p, age) in enumerate(zip(part.grads, part.params, ages)):  # one by one: each is whole for a while
+        for i, (g, p, age) in enumerate(zip(part.grads, part.params, ages)):  # one by one: one is gathered at a time
             own = self._own(p)
             step = Gradients([own], [age], [self._seen(g, p)], beta, eps, self._share(p, i))
             (d,), r = self.scaling.directions(step)
@@ -48,21 +48,21 @@ class Scaler:
         return found, 1.0
 
     def ahead(self, p: Tensor, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
-        """D x, with D as the coming step will have it with the gradient g."""
+        """D x, with D at the coming step, given its gradient g."""
         return self._given(self.scaling.ahead(self._own(p), beta, eps, self._seen(g, p), self._seen(x, p)), p)
 
     def form(self, p: Tensor, beta: float, eps: float, g: Tensor, x: Tensor, y: Tensor) -> float:
-        """xᵀDy with the same D, of a parameter that is not sharded."""
+        """xᵀDy with the same D as in `ahead`, for a parameter that is not sharded."""
         return dot(*self.scaling.paired(self.state[p], beta, eps, g, x, y))
 
     # ---- sharded parameters
 
     def _gathers(self, p: Tensor) -> bool:
-        """Whether a parameter is sharded and the scaling needs all of it."""
+        """Whether a parameter is sharded and the scaling needs the whole of it."""
         return sharded.is_sharded(p) and self.scaling.needs_whole(p.shape)
 
     def _own(self, p: Tensor) -> Own:
-        """The state of a parameter as the scaling sees it."""
+        """The state of a parameter as the scaling needs it."""
         own = self.state[p]
         if not sharded.is_sharded(p):
             return own
@@ -70,13 +70,13 @@ class Scaler:
         return {k: sharded.whole(v) if k in names else sharded.local(v) for k, v in own.items()}
 
     def _keep(self, p: Tensor, seen: Own) -> None:
-        """What the scaling has written to whole tensors."""
+        """Store what the scaling has written to gathered tensors."""
         if self._gathers(p):
             for name in self.scaling.shapes(p):
                 sharded.local(self.state[p][name]).copy_(sharded.part(seen[name], self.state[p][name]))
 
     def _share(self, p: Tensor, i: int) -> Share:
-        """Each matrix of a sharded parameter is decomposed by one process."""
+        """How processes share the matrices of a sharded parameter: each is decomposed by one process."""
         return sharded.shared(p, i) if self._gathers(p) else alone
 
     def _seen(self, x: Tensor, p: Tensor) -> Tensor:

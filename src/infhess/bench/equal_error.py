@@ -205,7 +205,7 @@ def _table(name: str, rows: Sequence[Row]) -> str:
     tools = [name + more for name, tool in TOOLS.items() for more in ("", FIRST)[: 1 + tool.compiles]]
     lines += [[tool, *(_shown(cells, tool, t) for t in targets)] for tool in tools if any(k[0] == tool for k in cells)]
     about = "" if exact is None else (
-        f"{name}: {exact.metric:,.0f} in all, {exact.data_points:,} data points. The truth comes from {exact.products} products "
+        f"{name}: {exact.metric:,.0f} in all, {exact.data_points:,} data points. The truth is from {exact.products} products "
         f"with all of them, and is known to {exact.loss:.4f} in the distribution function.\n\n"
     )  # fmt: skip
     return about + markdown(lines)

@@ -33,7 +33,7 @@ def deep(
         list[int] | None, typer.Option("--length", min=1, help="Times the steps; may be repeated.")
     ] = None,
     problem_set: Annotated[
-        list[str] | None, flag("set", "development, held-out, final or full width; may be repeated.")
+        list[str] | None, flag("set", "development, held-out, final, fresh or full width; may be repeated.")
     ] = None,
     problem: Problems = None,
     method: Methods = None,

@@ -38,6 +38,7 @@ REPORTS: dict[str, Callable[[RowFile, Path], object]] = {
     "benchmarks/convex-calibration": lambda file, folder: convex_calibration.report(file.rows, folder),
     "benchmarks/deep-final": nets,
     "benchmarks/deep-fresh": nets,
+    "benchmarks/deep-large": nets,
 }
 
 if __name__ == "__main__":

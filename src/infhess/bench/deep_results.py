@@ -18,6 +18,7 @@ from infhess.problems.net_sets import SETS, net_problem, set_of
 
 L = TypeVar("L")  # a line of a profile
 LISTED = 3  # problems named in a target
+SHOWN_AS = {"test error": "test accuracy"}  # what tables show instead of a measure
 LEVEL = 1.1  # a measure up to this many times another is within 10 % of it
 # Lines of the profile: how each is drawn, and whether a method is at its default or tuned.
 LINES: dict[tuple[str, bool], tuple[str, str]] = {
@@ -107,7 +108,7 @@ def everything(standings: Standings) -> list[tuple[str, Cells]]:
     """All methods at all rates: each measure at the end, the cost to the goal, and seconds of the whole run."""
     seconds = "CPU seconds"
     tables: list[tuple[str, str, Callable[[str, str], str]]] = [
-        *((m, m, lambda name, title, m=m: _shown(standings.end(name, title, m), m)) for m in MEASURES),
+        *((SHOWN_AS.get(m, m),) * 2 + (lambda name, title, m=m: _shown(standings.end(name, title, m), m),) for m in MEASURES),
         *((f"{c} to the goal", f"{c} to it", lambda name, title, c=c: _count(standings.cost(name, title, c))) for c in COSTS),
         (f"{seconds} of the whole run", f"{seconds} in all", lambda name, title: _count(standings.spent(name, title, seconds))),
     ]  # fmt: skip
@@ -122,7 +123,7 @@ def everything(standings: Standings) -> list[tuple[str, Cells]]:
 def _shown(x: float, measure: str) -> str:
     if math.isnan(x):
         return "–"
-    if measure == "test error":
+    if measure in SHOWN_AS:
         return f"{100 * (1 - x):.1f} %"
     return "lost" if math.isinf(x) else f"{x:.3g}" if abs(x) < 100 else f"{x:.1f}"
 

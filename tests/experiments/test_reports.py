@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from infhess.bench import any_rate, convex_report, cost, coverage, curvature_bench, inference, safety
+from infhess.bench import (
+    any_rate, batch_sizes, convex_report, cost, coverage, curvature_bench, edge_of_stability, inference, large_nets, overhead,
+    rule_variants, safety, tracked_products,
+)  # fmt: skip
 from infhess.bench.convex_bench import Axes
 from infhess.experiments import page, reproduce
 from infhess.harness.rows import RowFile
@@ -33,7 +36,18 @@ def test_claims_of_the_paper(experiment):
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("curvature-coverage", coverage), ("deep-cost", cost), ("deep-safety", safety), ("inference", inference)],
+    [
+        ("curvature-coverage", coverage),
+        ("curvature-large", large_nets),
+        ("curvature-tracker", tracked_products),
+        ("deep-batches", batch_sizes),
+        ("deep-cost", cost),
+        ("deep-safety", safety),
+        ("deep-variants", rule_variants),
+        ("edge", edge_of_stability),
+        ("inference", inference),
+        ("overhead", overhead),
+    ],  # fmt: skip
 )
 def test_summaries_of_the_bench(name, module):
     assert module.summary(RowFile(ROOT / "benchmarks" / name).rows) == committed("benchmarks", name, "summary.md")

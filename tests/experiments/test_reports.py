@@ -10,9 +10,20 @@ from pathlib import Path
 import pytest
 
 from infhess.bench import (
-    any_rate, batch_sizes, convex_report, cost, coverage, curvature_bench, edge_of_stability, inference, large_nets, overhead,
-    rule_variants, safety, tracked_products,
-)  # fmt: skip
+    any_rate,
+    batch_sizes,
+    convex_report,
+    cost,
+    coverage,
+    curvature_bench,
+    edge_of_stability,
+    inference,
+    large_nets,
+    overhead,
+    rule_variants,
+    safety,
+    tracked_products,
+)
 from infhess.bench.convex_bench import Axes
 from infhess.experiments import page, reproduce
 from infhess.harness.rows import RowFile
@@ -47,7 +58,7 @@ def test_claims_of_the_paper(experiment):
         ("edge", edge_of_stability),
         ("inference", inference),
         ("overhead", overhead),
-    ],  # fmt: skip
+    ],
 )
 def test_summaries_of_the_bench(name, module):
     assert module.summary(RowFile(ROOT / "benchmarks" / name).rows) == committed("benchmarks", name, "summary.md")

@@ -90,6 +90,13 @@ def test_every_rate_of_a_grid_is_a_method_of_its_own(tiny):
     assert [job.template.method for job in jobs] == [ROTATED, *(f"{COSINE}, {rate:g}" for rate in (1e-4, 1e-3, 1e-2))]
 
 
+def test_with_defaults_alone_every_method_runs_once(tiny):
+    chosen = Selection([tiny], [0], [ROTATED, ADAM, COSINE], as_they_come=[ROTATED, ADAM, COSINE])
+    titles = [job.template.method for job in deep_bench.jobs(chosen)]
+    assert titles == [ROTATED, f"{ADAM}, 0.001", f"{COSINE}, 0.001"]
+    assert not list(deep_bench.beyond(chosen, []))
+
+
 @pytest.mark.parametrize(("losses", "further"), [((3, 2, 1), 0.1), ((1, 2, 3), 1e-5), ((2, 1, 3), None)])
 def test_where_an_edge_is_best_a_rate_further_is_tried(losses, further, tiny):
     chosen = Selection([tiny], [0, 1], [ADAM, NO_RATE])

@@ -20,6 +20,7 @@ def test_bench_deep_measures_the_cost_or_something_else(tmp_path):
     assert {r["products"] for r in rows if r["method"].startswith("update")} == {"15"}
     assert "got --tune and --cost" in run_here("bench", "deep", "--cost", "--tune", status=2)
     assert "name each by --method" in run_here("bench", "deep", "--again", status=2)
+    assert "--defaults: not with --large" in run_here("bench", "deep", "--large", "--defaults", status=2)
 
 
 @pytest.mark.long

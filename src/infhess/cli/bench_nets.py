@@ -29,6 +29,7 @@ def deep(
     variants: Annotated[bool, flag("variants", "RateFree's rule with one thing changed at a time.")] = False,
     large: Annotated[bool, flag("large", "A transformer of five million weights, 2,000 steps.")] = False,
     quick: Annotated[bool, flag("quick", "Two problems, 100 steps, one seed.")] = False,
+    defaults: Annotated[bool, flag("defaults", "Every method at its default alone.")] = False,
     length: Annotated[
         list[int] | None, typer.Option("--length", min=1, help="Times the steps; may be repeated.")
     ] = None,
@@ -62,6 +63,8 @@ def deep(
         kind = one_kind(kinds)
         if (cost or safety) and (problem or method):
             raise ValueError("--problem and --method: not with --cost or --safety, which have their own")
+        if kind and defaults:
+            raise ValueError(f"--defaults: not with --{kind}, which has its own methods and rates")
         if again and not method:
             raise ValueError("--again: expected the methods to run anew; name each by --method")
         use(data_dir)
@@ -75,6 +78,7 @@ def deep(
         plots.require()
         chosen = deep_bench.selection(kind, problem or (), problem_set or (), method or (), length or (1,), quick=quick)
         chosen = chosen._replace(seeds=seed_range(seed, seeds, quick))
+        chosen = chosen._replace(as_they_come=chosen.methods) if defaults else chosen
         file = RowFile(folder, fresh=fresh)
         if again:
             file.drop(partial(deep_bench.chosen_rows, chosen))

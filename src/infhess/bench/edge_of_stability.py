@@ -100,7 +100,7 @@ def curves(rows: Sequence[Row]) -> dict[str, dict[str, Curves]]:
 
 def summary(rows: Sequence[Row]) -> str:
     """For each run: when the interval first reaches 2/η, the eigenvalue in the last third, and products per update."""
-    reached = "first step with 2/η in the interval"
+    reached = "first step whose interval reaches 2/η"
     lines = [["net", "rate", "2/η", reached, "λ₁ · η/2 in the last third", "products per update"]]
     for net, by_rate in curves(rows).items():
         lines += [[net, rate, *_cells(curve)] for rate, curve in by_rate.items()]
@@ -109,7 +109,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 def _cells(curve: Curves) -> list[str]:
     limit, value = curve["limit"][0].metric, curve["value"]
-    reached = [step(a) for a, b in zip(curve["low"], curve["high"]) if a.metric <= limit <= b.metric]
+    reached = [step(high) for high in curve["high"] if high.metric >= limit]
     late = value[-len(value) // 3 :]
     ratio, each = sum(r.metric for r in late) / len(late) / limit, value[-1].products / len(value)
     return [f"{limit:g}", str(reached[0]) if reached else "never", f"{ratio:.2f}", f"{each:.1f}"]

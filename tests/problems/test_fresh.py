@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from convex_cases import needs_data
 from infhess.problems import fresh
 from infhess.problems.fresh import FRESH, SORTED, Dilated, Heat
 from infhess.problems.net_sets import SETS
@@ -56,6 +57,7 @@ def test_numbers_are_sorted():
     assert torch.equal(x.square().sum(1), y.square().sum(1))
 
 
+@needs_data
 def test_a_digit_is_turned_by_the_angle_of_its_target():
     (x, y), _ = fresh.turned_digits()
     upright, angle = fresh.mnist_images()[0][0], torch.atan2(y[:, 1], y[:, 0])

@@ -14,7 +14,6 @@ METHODS = {
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setattr(overhead, "WARM", 5)
-    monkeypatch.setattr(overhead, "WARMER", {overhead.LONG: 7})
     monkeypatch.setattr(overhead, "ROUNDS", 2)
     monkeypatch.setattr(overhead, "STEPS", 3)
 
@@ -41,12 +40,3 @@ def test_passes_are_numbers_read_and_written_a_parameter():
         x + x  # one tensor read, one written
         torch.add(x, 1, out=x)  # read and written
     assert passes.numbers == 10 + 20 + 20
-
-
-def test_the_paper_net_is_measured_again_once_refreshes_are_rare(small, monkeypatch):
-    monkeypatch.setattr(overhead, "methods", lambda: METHODS)
-    rows = overhead.overhead_rows(Row(overhead.EXPERIMENT, overhead.LONG, overhead.UNIT), 0.05)
-    known = {(row.problem, row.method): row.metric for row in rows}
-    (share,) = overhead._rotated_targets(overhead.LONG, known)
-    assert share.what.startswith(overhead.LONG)
-    assert share.what.endswith("a share of a training step")

@@ -26,10 +26,8 @@ from infhess.problems.shuffled import Loss, objective
 EXPERIMENT, UNIT = "bench-overhead", "Adam, foreach"
 DIAGONAL, ROTATED, SOAP = "infhess.RateFree", "infhess.RateFree, kronecker", "SOAP"
 GRADIENT, NET = "gradient", "paper's net, batch 32"
-LONG = f"{NET}, after 1,000 steps"  # by then second moments are gathered, and bases refreshed, more rarely
 # Steps before the first measurement, rounds in which all optimizers take turns, and steps of each in a round.
 WARM, ROUNDS, STEPS = 130, 7, 15
-WARMER = {LONG: 1000}
 OTHERS = {"schedule-free AdamW": "schedulefree.AdamWScheduleFree", SOAP: "pytorch_optimizer.SOAP"}
 Optimizer = Any
 
@@ -64,15 +62,11 @@ def settings(width: float) -> dict[str, Callable[[], Setting]]:
             nn.Linear(253, 1), functional.mse_loss, (torch.randn(256, 253), torch.randn(256, 1))
         ),
         f"{many} small tensors": lambda: Setting(Tensors(many, 16), _alone, ones),
-        NET: lambda: _paper_net(width),
-        LONG: lambda: _paper_net(width),
+        NET: lambda: Setting(
+            paper_net(width), functional.cross_entropy, (torch.randn(32, 3, 32, 32), torch.randint(10, (32,)))
+        ),
         "4 tensors of 2 million": lambda: Setting(Tensors(4, large), _alone, ones),
     }
-
-
-def _paper_net(width: float) -> Setting:
-    batch = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
-    return Setting(paper_net(width), functional.cross_entropy, batch)
 
 
 def _alone(outputs: Tensor, y: Tensor) -> Tensor:
@@ -141,7 +135,7 @@ def overhead_rows(template: Row, width: float) -> list[Row]:
         setting = settings(width)[template.problem]()
         runners = {name: Runner(setting, make) for name, make in methods().items()}
         for runner in runners.values():
-            for _ in range(WARMER.get(template.problem, WARM)):
+            for _ in range(WARM):
                 runner.seconds()
         rounds = [
             {name: [runner.seconds() for _ in range(STEPS)] for name, runner in runners.items()} for _ in range(ROUNDS)
@@ -229,7 +223,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
 def _rotated_targets(problem: str, known: dict[tuple[str, str], float]) -> list[Target]:
     """The rotated scaling: seconds beyond Adam's as a share of a training step, and compared with SOAP's; size of its state."""
     extra, found = known[problem, f"{ROTATED}: extra"], []
-    if problem in (NET, LONG):
+    if problem == NET:
         found.append(at_most(f"{problem}: {ROTATED} − {UNIT}, as a share of a training step", extra, 0.15))
     if (problem, SOAP) in known:
         theirs = known[problem, f"{SOAP}: extra"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 
 from infhess.bench.deep_baselines import COSINE, METHODS, ROTATED
 from infhess.bench.deep_bench import EXPERIMENT, at_rate, method_of
@@ -111,10 +111,10 @@ def reached(run: Sequence[Row], goal: float, cost: Cost) -> float:
 def behind_until(standings: Standings, problem: str, rival: str, first: float = 0.05) -> float:
     """The last share of the run, from the first one on, at which infhess is behind a rival at equal work; 0 where never.
 
-    The median over seeds.
+    The median over seeds, the lower one of two: in half of them it may be behind.
     """
     pairs = zip(standings.runs(problem, MINE), standings.runs(problem, rival))
-    return median(max(_behind(mine, other, first), default=0.0) for mine, other in pairs)
+    return median_low(max(_behind(mine, other, first), default=0.0) for mine, other in pairs)
 
 
 def _behind(mine: Sequence[Row], other: Sequence[Row], first: float) -> Iterator[float]:

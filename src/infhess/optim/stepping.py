@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,13 +49,14 @@ def advance(
     eps = [state.epsilon(part.group["eps"]) for part in parts]
     moves = [scaler.directions(part, ages, e) for part, (_, ages), e in zip(parts, known, eps)]
     scale = max(float(part.group["lr"]) for part in parts)
-    length = math.hypot(*(r * sharded.length_of([(d, part.params)]) for part, (d, r) in zip(parts, moves)))
+    length = sharded.length_of([(d, part.params) for part, d in zip(parts, moves)])
     rate = state.advance(length, size.at(parts, state, scale), scale)
     state.average(scale)
-    for part, (owns, _), (d, r) in zip(parts, known, moves):
+    for part, (owns, _), d in zip(parts, known, moves):
+        step = rate * float(part.group["lr"])
         if state.shrinks and part.group["weight_decay"] is None:
-            shrink(part, owns, d, rate * r * float(part.group["lr"]), state.rule)
-        move(part, owns, d, rate * float(part.group["lr"]), r, state.newest)
+            shrink(part, owns, d, step, state.rule)
+        move(part, owns, d, step, state.newest)
 
 
 def lead(part: Live, owns: Owns) -> float:
@@ -66,8 +66,8 @@ def lead(part: Live, owns: Owns) -> float:
     return sharded.total(leads, part.params)
 
 
-def move(part: Live, owns: Owns, d: list[Tensor], rate: float, r: float, newest: Callable[[float], float]) -> None:
-    """z −= rate·(r d + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x.
+def move(part: Live, owns: Owns, d: list[Tensor], rate: float, newest: Callable[[float], float]) -> None:
+    """z −= rate·(d + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x.
 
     c = `newest(begun)`, with `begun` the total weight of the average when the parameter's own average began.
     """
@@ -77,7 +77,7 @@ def move(part: Live, owns: Owns, d: list[Tensor], rate: float, r: float, newest:
         y, z, x = [[sharded.local(v.detach()) for v in values] for values in (y, z, x)]
     if group["weight_decay"]:
         torch._foreach_add_(z, [w.to(v.dtype) for w, v in zip(y, z)], alpha=-rate * group["weight_decay"])
-    torch._foreach_add_(z, d, alpha=-rate * r)
+    torch._foreach_add_(z, d, alpha=-rate)
     begun = [float(own["begun"]) for own in owns]
     if min(begun) == max(begun):
         torch._foreach_lerp_(x, z, newest(begun[0]))

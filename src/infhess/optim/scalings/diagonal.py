@@ -33,9 +33,10 @@ class DiagonalScaling(GradientScaling):
         """x/(√v̂ + ε)."""
         return divided(own[SQUARES], float(own["step"]) + 1, beta, eps, g, x)
 
-    def directions(self, step: Gradients) -> tuple[list[Tensor], float]:
+    def directions(self, step: Gradients) -> list[Tensor]:
         """Directions of all parameters at once."""
-        return directions(step.owns, step.ages, step.beta, step.eps, step.grads)
+        counted(step.owns)
+        return directions(step.owns, [age + 1 for age in step.ages], step.beta, step.eps, step.grads)
 
     def flops(self, shape: Sequence[int]) -> int:
         """A few per entry."""
@@ -50,23 +51,38 @@ def divided(squares: Tensor, count: float, beta: float, eps: float, g: Tensor, x
     return torch.div(x, v, out=v)
 
 
-def directions(
-    owns: Sequence[Own], counts: Sequence[float], beta: float, eps: float, grads: list[Tensor]
-) -> tuple[list[Tensor], float]:
-    """d and a number r with D g = r d for each parameter; updates `step` and v, which has seen `counts` gradients so far.
-
-    One new tensor per parameter: allocating memory costs more than writing to it.
-    """
+def counted(owns: Sequence[Own]) -> None:
+    """Count one more gradient of each parameter."""
     torch._foreach_add_([own["step"] for own in owns], ONE, alpha=1.0)
-    squares = [own[SQUARES] for own in owns]
+
+
+def directions(
+    owns: Sequence[Own], ages: Sequence[float], beta: float, eps: float, grads: list[Tensor]
+) -> list[Tensor]:
+    """Dg for each parameter; updates v, which has seen `ages` gradients with this one. That is also what "step" says."""
+    squares, eps = [own[SQUARES] for own in owns], max(eps, TINY)
+    if _fusible(squares, grads):
+        found = [torch.zeros_like(g) for g in grads]
+        # Adam without momentum, from zero, with a learning rate of −1: the means of gradients are the gradients themselves.
+        torch._fused_adam_(
+            found, grads, grads, squares, [], [own["step"] for own in owns],
+            lr=-1.0, beta1=0.0, beta2=beta, weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
+        return found
     torch._foreach_mul_(squares, beta)
     torch._foreach_addcmul_(squares, grads, grads, 1 - beta)
     found = list(torch._foreach_sqrt(squares))
-    roots = [math.sqrt(1 - beta ** (n + 1)) for n in (counts[:1] if min(counts) == max(counts) else counts)]
-    torch._foreach_add_(found, [max(eps * r, TINY) for r in roots] if len(roots) > 1 else max(eps * roots[0], TINY))
+    torch._foreach_div_(found, [math.sqrt(1 - beta**n) for n in ages])
+    torch._foreach_add_(found, eps)
     for g, d in zip(grads, found):
         torch.div(g, d, out=d)
-    if len(roots) == 1:
-        return found, roots[0]
-    torch._foreach_mul_(found, roots)
-    return found, 1.0
+    return found
+
+
+def _fusible(squares: Sequence[Tensor], grads: Sequence[Tensor]) -> bool:
+    """Whether torch's fused kernel applies: on CPUs it reads memory in order, and on other devices counts have to be there."""
+    if torch.compiler.is_compiling():
+        return False  # the compiler fuses by itself
+    return all(
+        g.dtype is v.dtype and g.is_cpu and g.is_contiguous() and v.is_contiguous() for g, v in zip(grads, squares)
+    )

@@ -74,8 +74,8 @@ class GradientScaling(ABC):
         return x, self.ahead(own, beta, eps, g, y)
 
     @abstractmethod
-    def directions(self, step: Gradients) -> tuple[list[Tensor], float]:
-        """d and a number r with D g = r d for each parameter; updates their state."""
+    def directions(self, step: Gradients) -> list[Tensor]:
+        """D g for each parameter; updates their state."""
 
     @abstractmethod
     def flops(self, shape: Sequence[int]) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from infhess._checks import small_dtype
 from infhess.optim.rate.settings import KRONECKER
-from infhess.optim.scalings.diagonal import directions, divided
+from infhess.optim.scalings.diagonal import counted, directions, divided
 from infhess.optim.scalings.gradient_scaling import SQUARES, Gradients, GradientScaling, Own, Share, alone
 
 # Rows and columns are cut into blocks of at most this size, each with its own basis: the cost of a step grows with the block
@@ -103,7 +103,7 @@ class RotatedScaling(GradientScaling):
         b = turned if y is g else a if y is x else forth(own, y)
         return a, divided(own[SQUARES], count, beta, eps, turned, b)
 
-    def directions(self, step: Gradients) -> tuple[list[Tensor], float]:
+    def directions(self, step: Gradients) -> list[Tensor]:
         """Adam's directions in rotated coordinates, rotated back; zero for first gradients."""
         owns, ages, grads = step.owns, step.ages, step.grads
         if not min(ages):
@@ -111,22 +111,21 @@ class RotatedScaling(GradientScaling):
         matrices, turned = [i for i, own in enumerate(owns) if _rotated(own)], list(grads)
         for i in matrices:
             turned[i] = forth(owns[i], grads[i])
-        found, factor = directions(owns, [age - 1 for age in ages], step.beta, step.eps, turned)
+        found = directions(owns, ages, step.beta, step.eps, turned)  # the first gradient is not in v
+        counted(owns)
         for i in matrices:
             found[i] = back(owns[i], found[i])
             self._learn(owns[i], int(ages[i]) + 1, grads[i], step.share)
-        return found, factor
+        return found
 
-    def _some_new(self, step: Gradients) -> tuple[list[Tensor], float]:
+    def _some_new(self, step: Gradients) -> list[Tensor]:
         new, old = ([i for i, age in enumerate(step.ages) if bool(age) is known] for known in (False, True))
-        found, factor = [torch.zeros_like(g) for g in step.grads], 1.0
-        first = step.of(new)
+        found, first = [torch.zeros_like(g) for g in step.grads], step.of(new)
         self.begin(first.owns, first.grads, step.share)
         if old:
-            parts, factor = self.directions(step.of(old))
-            for i, d in zip(old, parts):
+            for i, d in zip(old, self.directions(step.of(old))):
                 found[i] = d
-        return found, factor
+        return found
 
     def _learn(self, own: Own, step: int, g: Tensor, share: Share) -> None:
         """Update the second moments of both sides, and refresh the bases when due."""
@@ -180,15 +179,16 @@ def _turned(g: Tensor, left: Tensor | None, right: Tensor | None, *, inverse: bo
 
 def _rows_turned(G: Tensor, Q: Tensor) -> Tensor:
     """Q G, block by block."""
-    return Q[0] @ G if len(Q) == 1 else torch.bmm(Q, _rows(G, Q)).view(G.shape)
+    return Q[0] @ G if Q.shape[0] == 1 else torch.bmm(Q, _rows(G, Q)).view(G.shape)
 
 
 def _columns_turned(G: Tensor, Q: Tensor) -> Tensor:
     """G Q, block by block, written in place of the result: copying the blocks would take as long as the product."""
-    if len(Q) == 1:
+    rows, blocks = G.shape[0], Q.shape[0]
+    if blocks == 1:
         return G @ Q[0]
     found = torch.empty_like(G)
-    before, after = (X.view(len(G), len(Q), -1).transpose(0, 1) for X in (G, found))
+    before, after = (X.view(rows, blocks, -1).transpose(0, 1) for X in (G, found))
     torch.bmm(before, Q, out=after)
     return found
 

@@ -33,8 +33,8 @@ class Scaler:
             self.scaling.begin([own], [self._seen(g, p)], self._share(p, i))
             self._keep(p, own)
 
-    def directions(self, part: Live, ages: list[float], eps: float) -> tuple[list[Tensor], float]:
-        """d and r with Dg = r d; updates the state."""
+    def directions(self, part: Live, ages: list[float], eps: float) -> list[Tensor]:
+        """Dg of each parameter; updates the state."""
         beta = part.group["betas"][1]
         if not self._any_sharded:
             return self.scaling.directions(Gradients([self.state[p] for p in part.params], ages, part.grads, beta, eps))
@@ -42,10 +42,10 @@ class Scaler:
         for i, (g, p, age) in enumerate(zip(part.grads, part.params, ages)):  # one by one: one is gathered at a time
             own = self._own(p)
             step = Gradients([own], [age], [self._seen(g, p)], beta, eps, self._share(p, i))
-            (d,), r = self.scaling.directions(step)
+            (d,) = self.scaling.directions(step)
             self._keep(p, own)
-            found.append(self._given(d * r, p))
-        return found, 1.0
+            found.append(self._given(d, p))
+        return found
 
     def ahead(self, p: Tensor, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
         """D x, with D at the coming step, given its gradient g."""

@@ -12,7 +12,7 @@ from rate_free_cases import data, flat, loss_of, small_net
 F64 = torch.float64
 
 
-def trained(prepare, steps=120, observe_last=False, dropout=0.0, scale=1.0):
+def trained(prepare, steps=80, observe_last=False, dropout=0.0, scale=1.0):
     """RateFree with something done to gradients, before or after `observe`."""
     model = small_net()
     opt, loss, (x, y) = infhess.RateFree(model.parameters()), loss_of(model), data()
@@ -54,7 +54,7 @@ def test_the_order_of_observe_and_clip_does_not_matter():
 @pytest.mark.parametrize("scale", [2.0**16, 1e-3])
 def test_gradients_of_a_scaled_loss_move_as_those_of_the_loss(scale):
     plain, scaled = trained(lambda model: None)[0], trained(lambda model: None, scale=scale)[0]
-    torch.testing.assert_close(flat(plain), flat(scaled), rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(flat(plain), flat(scaled), rtol=1e-7, atol=1e-9)
 
 
 def test_a_grad_scaler_that_unscales_in_its_step_changes_nothing():

@@ -173,14 +173,31 @@ def test_where_rotated_curvature_allows_for_eight_times_the_ratio_and_less_with_
     assert settled(log_rate=0.7, points=points, rule=KRONECKER).allowed == pytest.approx(factor * math.exp(0.7))
 
 
-def test_where_rotated_half_of_all_steps_is_the_longest_gap_until_that_is_eighty():
+def test_where_rotated_three_quarters_of_all_steps_are_the_longest_gap_until_that_is_eighty():
     due, last = [], 0
     for t in range(1, 700):
         if settled(steps=t - 1.0, steps_at_probe=float(last), rule=KRONECKER).due:
             due.append(t)
             last = t
-    assert due[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 208]
+    assert due[:6] == [1, 4, 16, 64, 144, 224]
     assert [b - a for a, b in zip(due[-4:], due[-3:])] == [80, 80, 80]
+
+
+def test_where_rotated_the_first_reading_sets_the_rate_at_once_and_later_ones_within_few_steps():
+    state = RateState()
+    state.rule = KRONECKER
+    state.begin(1e3, 1.0)
+    assert state.advance(1.0, 1e9) == pytest.approx(1.0)  # a thousandth of |w| while no curvature was seen
+    for log_ratio in (0.0, 2.0):
+        state.see(log_ratio)
+        state.advance(1.0, 1e9)
+        assert state.rate == pytest.approx(state.allowed)
+    state.steps, allowed = 10.0, state.allowed
+    state.see(9.0)
+    state.advance(1.0, 1e9)
+    state.advance(1.0, 1e9)
+    assert state.slow
+    assert state.rate < 1.3 * allowed < state.allowed
 
 
 def test_where_rotated_the_rate_grows_as_the_number_of_steps_once_it_has_reached_what_is_allowed_for():

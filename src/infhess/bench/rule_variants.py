@@ -31,8 +31,10 @@ class Variant:
 
 VARIANTS = {
     "as it is": Variant(),
-    "30 % growth a step at first": Variant({"growth": 1.3, "settled": 10.0}),
-    "a probe at each of four steps, then each quarter more": Variant({"first_probes": 4.0, "share": 0.25}),
+    "twice the rate a step at first, with a probe each time": Variant(
+        {"growth": 2.0, "grown": 2.0, "early": math.inf, "first_probes": 2.0, "share": 0.5}
+    ),
+    "a longest step of 20 % of |w|": Variant({"longest": 0.2}),
     "σ falls with no noise": Variant({"noisy_steps": math.inf}),
     "σ falls four times as fast": Variant({"noisy_steps": 50.0}),
     "half σ": Variant({"sigma": 4.0}),

@@ -74,13 +74,15 @@ KRONECKER = RateFreeRule(
     sigma=8.0,
     shrinkage=0.5,  # on 12 problems 1 has 18 % more objective and 7 % less test loss, 0 has 3 % less and 11 % more
     largest_batch=32.0,  # 32 and 64 want the same; small MLP at batch 1: .79 with the power ⅓, 1.17 without; at 4: .42 and .69
-    growth=2.0,  # until curvature limits the rate; a probe checks that each time the rate has doubled
+    # The first probe sets the rate. A rate that doubled at first, with a probe each time, was behind schedule-free AdamW after
+    # 5 % of 15 of 27 development problems, now of 6; at the end the objective is 9 % lower in the mean, the test loss 3 %.
+    growth=math.inf,
+    grown=math.inf,
     settled=4,
-    first_probes=2,  # each costs two gradients, and the first tenth of a short run has few steps
+    first_probes=1,  # each costs two gradients, and the first tenth of a short run has few steps
     noisy_steps=200.0,  # once noise dominates, weights diffuse less and test loss falls; 50 slows a transformer down
     late_growth=0.0,  # `waning_growth` replaces it
     waning_growth=1.0,  # on wide nets the allowed rate grows for long, and long runs need ever less growth per step
-    share=0.5,  # while the bases settle, one probe in eighty steps would come too late
-    early=math.inf,
+    share=0.75,  # while the bases settle, one probe in eighty steps would come too late; .9 has 9 % more objective
     largest_gradient=True,  # once the data is fitted, gradients are rounding errors, and scaling by them would blow them up
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from infhess.bench.deep_baselines import ADAM, COSINE, METHODS, MUON, NO_RATE, S
 from infhess.bench.standings import COSTS, MEASURES, MINE, Standings, behind_until, default_of
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
-from infhess.harness import RATE, Cells, Row, Target, at_least, at_most, markdown, missing, target_cells
+from infhess.harness import ITERATES, RATE, Cells, Row, Target, at_least, at_most, markdown, missing, target_cells
 from infhess.problems.net_sets import SETS, net_problem, set_of
 
 L = TypeVar("L")  # a line of a profile
@@ -140,7 +141,7 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
         "Nets without a rate, head to head",
         f"infhess {__version__} and what users would pick instead: infhess bench deep --seed {seeds[0]}",
         (),
-        [_profile(standings, folder), _rates(standings, folder)],
+        [_profile(standings, folder), _rates(standings, folder), *_iterates(standings, folder)],
         notes(standings, seeds),
         [("At the end: objective / test loss / test accuracy", lead), ("Targets", aims), *everything(standings)],
     )
@@ -216,6 +217,28 @@ def _rates(standings: Standings, folder: Path) -> Figure:
         "The learning rate that RateFree found over time, and that of AdamW with warm-up and cosine at its best rate."
     )
     return Figure(plots.save_panels(fig, grid, folder / "rates.svg"), caption)
+
+
+def _iterates(standings: Standings, folder: Path) -> Iterator[Figure]:
+    """What the rule of RateFree sees over time: the spread of iterates and the size of scaled gradients."""
+    names = [name for name in standings.problems if standings.runs(name, MINE + ITERATES)]
+    if not names:
+        return
+    lines: dict[str, tuple[str, Callable[[Row], float]]] = {
+        "|z − x| / |x|": (plots.BLUE, lambda row: row.loss),
+        "scaled gradient, root mean square": (plots.ORANGE, lambda row: row.metric),
+    }
+    columns = min(4, len(names))
+    fig, grid = plots.grid(-(-len(names) // columns), columns, height=2.2, share=False)
+    for ax in grid.flat[len(names) :]:
+        ax.set_visible(False)
+    for ax, name in zip(grid.flat, names):
+        for run, (label, (colour, value)) in product(standings.runs(name, MINE + ITERATES), lines.items()):
+            steps = [row.data_points / row.batch_size for row in run]
+            ax.plot(steps, [value(row) for row in run], color=colour, linewidth=1, label=label)
+        ax.set(xscale="log", yscale="log", xlabel="steps", title=name)
+    caption = "How far the newest iterate z is from the average x, and the size of scaled gradients, over time."
+    yield Figure(plots.save_panels(fig, grid, folder / "iterates.svg"), caption)
 
 
 def notes(standings: Standings, seeds: Sequence[int]) -> list[str]:

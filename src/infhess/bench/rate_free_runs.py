@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from infhess.curvature.flat import length
 from infhess.harness import Problem, Training
 from infhess.optim import RateFree
 from infhess.problems.shuffled import CountedStream, Data
@@ -41,6 +42,16 @@ class RateFreeRun(Training):
         """The learning rate in use, and the standard deviation of its logarithm."""
         found = self.optimizer.rate
         return found.value, found.std / found.value
+
+    @property
+    def iterates(self) -> tuple[float, float]:
+        """|z − x|/|x|, how far the newest iterate is from the average; and the root mean square of the scaled gradient."""
+        owns = [own for own in self.optimizer.state.values() if "z" in own]
+        apart, size = (
+            length([part]) for part in ([o["z"] - o["averaged"] for o in owns], [o["averaged"] for o in owns])
+        )
+        numbers = sum(own["z"].numel() for own in owns)
+        return apart / size, self.optimizer._rate_state.length / numbers**0.5
 
 
 class RateFreeByDifferences(RateFreeRun):

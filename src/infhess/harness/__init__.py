@@ -11,6 +11,7 @@ from infhess.harness.training import (
     ACCURACY,
     AVERAGED,
     BESIDE,
+    ITERATES,
     RATE,
     WALL,
     MakeOptimizer,
@@ -26,7 +27,7 @@ from infhess.harness.training import (
 __all__ = [
     "Job", "Key", "Row", "RowFile",
     "TUNING_SEED", "Cell", "Comparison", "best_settings", "read_settings", "write_settings",
-    "ACCURACY", "AVERAGED", "BESIDE", "RATE", "WALL", "MakeOptimizer", "Method", "Online", "Problem", "Run",
+    "ACCURACY", "AVERAGED", "BESIDE", "ITERATES", "RATE", "WALL", "MakeOptimizer", "Method", "Online", "Problem", "Run",
     "Training", "curve", "ends",
     "Baseline", "Make", "Setting", "fixed", "missing", "online", "paper", "schedule_free", "sgd",
     "updated",

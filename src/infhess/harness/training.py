@@ -21,8 +21,9 @@ from infhess.problems.shuffled import CountedStream, Data, Shuffled, seeded
 
 AVERAGED = ", averaged"
 # Additional curves of a method. The learning rate in use: loss is the rate, metric the standard deviation of its logarithm.
+# Averaged iterates: |z − x|/|x| as the loss, the root mean square of the scaled gradient as the metric.
 # At the end: training and test accuracy, as loss and metric; and wall-clock seconds, as the loss.
-RATE, ACCURACY, WALL = BESIDE = (": rate", ": accuracy", ": wall seconds")
+RATE, ITERATES, ACCURACY, WALL = BESIDE = (": rate", ": iterates", ": accuracy", ": wall seconds")
 
 
 Problem = ConvexProblem | NetProblem
@@ -148,7 +149,7 @@ def curve(
             outcomes = run.models  # recomputed at each access
             shown = {"": outcomes[models[0]]} if len(models) == 1 else {m: outcomes[m] for m in models or outcomes}
             found = [_evaluated(problem, model, now, name) for name, model in shown.items()]
-            rows += [*found, *_learning_rate(run, now)]
+            rows += [*found, *_traces(run, now)]
             if not any(row.loss < limit for row in found):
                 break
     if isinstance(problem, NetProblem):
@@ -194,10 +195,14 @@ def _evaluated(problem: Problem, model: nn.Module, now: Row, name: str) -> Row:
     return replace(now, method=now.method + name, loss=loss, metric=problem.tested(model))
 
 
-def _learning_rate(run: Run, now: Row) -> list[Row]:
-    """A row of the learning rate in use, if the method reports it."""
-    rate, spread = getattr(run, "learning_rate", (0.0, 0.0))
-    return [replace(now, method=now.method + RATE, loss=rounded(rate), metric=rounded(spread))] if rate > 0 else []
+def _traces(run: Run, now: Row) -> list[Row]:
+    """Rows of the learning rate in use and of the averaged iterates, if the method reports them."""
+    found = {RATE: getattr(run, "learning_rate", (0.0, 0.0)), ITERATES: getattr(run, "iterates", (0.0, 0.0))}
+    return [
+        replace(now, method=now.method + name, loss=rounded(a), metric=rounded(b))
+        for name, (a, b) in found.items()
+        if a > 0
+    ]
 
 
 def _at_the_end(problem: NetProblem, model: nn.Module, now: Row, clock: Clock) -> list[Row]:

@@ -15,7 +15,7 @@ RATE_FREE = {
     "steps": 0.0, "log_rate": math.nan, "variance": 0.2, "rate": math.nan, "rate_at_probe": math.nan,
     "steps_at_probe": 0.0, "slow": 0.0, "largest": 0.0, "weight": 0.0, "length": math.nan, "points": 0.0, "observed": 0.0,
     "observed_at": 0.0, "gradient": 0.0, "shortened": 0.0, "skipped": 0.0, "bounded": 0.0, "waiting": 0.0,
-    "micro_batches": 1.0, "averaged": 0.0, "differences": 0.0, "lead": 0.0, "noisy": 0.0,
+    "micro_batches": 1.0, "averaged": 0.0, "differences": 0.0, "lead": 0.0, "noisy": 0.0, "tokens": 0.0,
 }  # fmt: skip
 PRECONDITIONED = {
     "base_rate": math.nan, "active": 0.0, "directions": 0.0, "factor": 1.0, "step": math.nan, "limit": math.inf,

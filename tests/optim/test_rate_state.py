@@ -126,9 +126,9 @@ def test_the_first_length_is_the_usual_one_and_none_changes_nothing():
 
 def test_batch_sizes_are_averaged_with_a_memory_of_0_7():
     state = RateState()
-    state.count_points(32.0)
+    state.count_points(32.0, 32.0)
     assert state.points == 32
-    state.count_points(12.0)
+    state.count_points(12.0, 12.0)
     assert state.points == pytest.approx(0.7 * 32 + 0.3 * 12)
 
 
@@ -171,6 +171,18 @@ def test_what_braked_is_told_once_with_its_count():
 @pytest.mark.parametrize(("points", "factor"), [(0.0, 8.0), (32.0, 8.0), (256.0, 8.0), (4.0, 4.0)])
 def test_where_rotated_curvature_allows_for_eight_times_the_ratio_and_less_with_small_batches(points, factor):
     assert settled(log_rate=0.7, points=points, rule=KRONECKER).allowed == pytest.approx(factor * math.exp(0.7))
+
+
+@pytest.mark.parametrize("rule", [KRONECKER, RateState.rule])
+def test_tokens_count_as_points_up_to_the_reference_batch_and_no_further(rule):
+    def allowed(points, tokens):
+        state = settled(log_rate=0.7, points=0.0, rule=rule)
+        state.count_points(points, tokens)
+        return state.allowed
+
+    assert allowed(4.0, 512.0) == allowed(32.0, 32.0)
+    assert allowed(4.0, 16.0) == allowed(16.0, 16.0)
+    assert allowed(64.0, 64.0 * 128) == allowed(64.0, 64.0)
 
 
 def test_where_rotated_three_quarters_of_all_steps_are_the_longest_gap_until_that_is_eighty():

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 Batch = Any
+TOKENS = (torch.int32, torch.int64)  # what indices of tokens and classes are stored as
 _END = object()
 
 
@@ -91,6 +92,19 @@ def size_of(batch: Batch) -> int:
     if not size:
         raise ValueError("batch: expected at least one data point, got an empty batch")
     return size
+
+
+def tokens_of(batch: Batch) -> int:
+    """The number of tokens: entries of the largest tensor of integers with a row per data point; of points if there is none.
+
+    >>> tokens_of({"input_ids": torch.zeros(4, 128, dtype=torch.long), "labels": torch.zeros(4, 128, dtype=torch.long)})
+    512
+    >>> tokens_of((torch.zeros(4, 3, 32, 32), torch.zeros(4, dtype=torch.long)))
+    4
+    """
+    points = size_of(batch)
+    rows = [t.numel() for t in tensors(batch) if t.dtype in TOKENS and t.ndim and t.shape[0] == points]
+    return max([points, *rows])
 
 
 def sliced(batches: list[Batch], pieces: int) -> list[Batch]:

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from infhess._distributed import world_size
 from infhess.curvature.batch_source import BatchSource
-from infhess.curvature.batches import Batch
+from infhess.curvature.batches import TOKENS, Batch
 from infhess.curvature.convolutions import DIMENSIONS, convolve
 from infhess.curvature.local import DoubleBackwardError, HessianLocal, Local, check_twice_differentiable
 from infhess.curvature.untouched import TwiceDifferentiable, Watch, twice_differentiable
@@ -51,6 +51,7 @@ class TrainingPass(TorchFunctionMode):
         self._gradients: dict[int, Tensor] = {}
         self._known = {id(p) for p in self.params}
         self._rows: Counter[int] = Counter()
+        self._tokens = 0
         self._keeps_graph = False  # whether the caller asked for the graph, too
         self._aside = False  # whether the caller differentiates within the loss, e.g. for a penalty
 
@@ -63,6 +64,11 @@ class TrainingPass(TorchFunctionMode):
     def points(self) -> int:
         """The batch size as seen: the most frequent leading dimension of tensors that meet a parameter; 0 if none did."""
         return self._rows.most_common(1)[0][0] if self._rows else 0
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens as seen: the largest number of indices that meet an embedding; otherwise of points."""
+        return max(self.points, self._tokens)
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -145,11 +151,13 @@ class TrainingPass(TorchFunctionMode):
             loss.backward(gradient, retain_graph, True, inputs)  # type: ignore[no-untyped-call]
 
     def _count_rows(self, args: Sequence[Any]) -> None:
-        """Record the leading dimension of the first tensor that meets a parameter."""
+        """Record the leading dimension of the first tensor that meets a parameter, and its size if it holds indices."""
         tensors = [t for a in args for t in (a if isinstance(a, list | tuple) else (a,)) if isinstance(t, Tensor)]
         others = [t for t in tensors if id(t) not in self._known]
         if others and len(others) < len(tensors) and others[0].ndim:
             self._rows[others[0].shape[0]] += 1
+            if others[0].dtype in TOKENS:
+                self._tokens = max(self._tokens, others[0].numel())
 
 
 class TrainedLocal(HessianLocal):

@@ -16,7 +16,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from infhess._checks import count
 from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_source import Hessian
-from infhess.curvature.batches import Batch, size_of
+from infhess.curvature.batches import Batch, size_of, tokens_of
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import TrainingPass
@@ -137,7 +137,8 @@ class RateFree(AveragingOptimizer, Joinable):
             loss: batch ↦ scalar, the mean loss of a batch; it closes over the model.
             batch: the batch of the gradient. With gradient accumulation, call this for each micro-batch, or for the last one
                 alone with `points`.
-            points: number of data points that this call stands for, if it cannot be read from the batch.
+            points: number of data points that this call stands for, if it cannot be read from the batch. Below 32 points
+                the learning rate is smaller; in sequences each token counts as one.
             products: "exact", or "difference" for losses that cannot be differentiated twice.
             generator: random numbers for dropout masks.
 
@@ -148,7 +149,9 @@ class RateFree(AveragingOptimizer, Joinable):
         self._outside_watch("observe")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.observe")
         prober, params = self._prober, self._params
-        due = prober.expects(lambda: size_of(batch) if points is None else count(points, "points"))
+        due = prober.expects(
+            lambda: (size_of(batch), tokens_of(batch)) if points is None else (count(points, "points"),) * 2
+        )
         if not due or not self._ready:
             self._kept.add(loss, batch, params)
             return None
@@ -219,7 +222,7 @@ class RateFree(AveragingOptimizer, Joinable):
         self._outside_watch("step")  # a closure may end it, as Lightning's does
         if closure and random_state is not None and (self._rate_state.differences or self._sharded):
             self._difference(closure, random_state)
-        seen = int(self._rate_state.observed)
+        seen = int(self._rate_state.observed), self._prober.tokens
         with torch.no_grad():
             try:
                 self._step()

@@ -54,14 +54,15 @@ class Prober:
         self.failure: Exception | None = None  # of this process, until all processes raise it
         self.again: DifferenceProbe | None = None  # a second run of the closure, instead of the pieces
         self.probe: AnyProbe | None = None
-        self.micro_batches, self._begun, self._probed, self.state.observed = 0, False, math.nan, 0.0
+        self.micro_batches, self._begun, self._probed, self.state.observed, self.tokens = 0, False, math.nan, 0.0, 0
 
-    def expects(self, points_of: Callable[[], int]) -> bool:
-        """Count a micro-batch; return whether the coming step probes curvature."""
+    def expects(self, sizes: Callable[[], tuple[int, int]]) -> bool:
+        """Count a micro-batch, given its numbers of points and of tokens; return whether the coming step probes curvature."""
         due = self.state.due
-        points = (self.attempt(points_of) or 0) if due else 0
+        points, tokens = (self.attempt(sizes) or (0, 0)) if due else (0, 0)
         self.state.observed_at = self.state.steps + 1
         self.state.observed += points
+        self.tokens += tokens
         self.micro_batches += 1
         return due
 
@@ -92,7 +93,7 @@ class Prober:
         if done is not None and not done.seen:
             return
         seen = points or (done.points if done else 0)
-        self.expects(lambda: seen)
+        self.expects(lambda: (seen, seen if points or done is None else done.tokens))
         if done is not None and len(self.pieces) < GRAPHS:  # at most two graphs per step
             self.pieces.append(MicroBatch(TrainedHessian(done, seen), done))
 
@@ -129,7 +130,8 @@ class Prober:
         probe = self.probe = self.again or Probe(self.pieces, self.micro_batches, params=live, failure=failure)
         reading = read(probe)
         self.cost = probe.cost
-        state.count_points(all_reduce_mean([state.observed], probe.params[0].device)[0] * world_size())
+        seen = all_reduce_mean([state.observed, float(self.tokens)], probe.params[0].device)
+        state.count_points(*(world_size() * number for number in seen))
         self._probed = reading.gradient
         state.begin(sharded.size_of(probe.params), reading.direction)
         if math.isnan(reading.log_ratio):

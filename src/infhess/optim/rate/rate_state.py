@@ -35,6 +35,7 @@ class RateState(Scalars):
         lead: moving average of ⟨g, z − x⟩; negative while the loss falls from the average towards the newest iterate.
         noisy: number of steps with a positive lead, which noise dominates.
         averaged: 1 in a checkpoint that was saved while the averaged weights were in the model.
+        tokens: tokens per step, a moving average; the number of points where there are none.
 
     """
 
@@ -61,6 +62,7 @@ class RateState(Scalars):
     differences: float = 0.0
     lead: float = 0.0
     noisy: float = 0.0
+    tokens: float = 0.0
 
     rule = RATE_FREE  # depends on the scaling in use; without an annotation it is not part of a checkpoint
 
@@ -85,12 +87,13 @@ class RateState(Scalars):
     def allowed(self) -> float:
         """The rate that curvature allows: σ (b/32)^⅓ e^X / √(1 + n/n₀), with X = `log_rate` and n the noise-dominated steps.
 
-        Infinite before the first reading.
+        Infinite before the first reading. b is the number of points; where that is below 32, of tokens up to 32.
         """
         if math.isnan(self.log_rate):
             return math.inf
-        points = min(self.points or self.rule.reference_batch, self.rule.largest_batch)
-        batch = math.log(points / self.rule.reference_batch)
+        usual = self.rule.reference_batch
+        points = min(max(self.points or usual, min(self.tokens, usual)), self.rule.largest_batch)
+        batch = math.log(points / usual)
         return self.rule.sigma / self._noise_factor * math.exp(self.rule.batch_power * batch + self.log_rate)
 
     @property
@@ -179,9 +182,11 @@ class RateState(Scalars):
                 stacklevel=3,
             )
 
-    def count_points(self, seen: float) -> None:
-        """Average the data points per step, only at probes, so that all processes have the same value."""
-        self.points = self.points + (1 - self.rule.batch_memory) * (seen - self.points) if self.points else seen
+    def count_points(self, points: float, tokens: float) -> None:
+        """Average the data points and tokens per step, only at probes, so that all processes have the same values."""
+        share = 1 - self.rule.batch_memory if self.points else 1.0
+        self.points += share * (points - self.points)
+        self.tokens += share * (tokens - self.tokens)
 
     def skip(self, finite: bool) -> None:
         """Skip a step for lack of a rate or of a finite gradient; the next batch may be probed again."""

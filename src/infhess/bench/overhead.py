@@ -106,8 +106,9 @@ class Runner:
         return time.thread_time() - start
 
     def state(self) -> int:
-        """The size of its state, in numbers."""
-        return sum(t.numel() for t in _tensors(list(self.optimizer.state.values())))
+        """The size of its state, in numbers; tensors that parameters share count once."""
+        found = {id(t): t.numel() for t in _tensors(list(self.optimizer.state.values()))}
+        return sum(found.values())
 
     def observe(self) -> None:
         """Call `observe`, if it has one."""
@@ -229,7 +230,7 @@ def _rotated_targets(problem: str, known: dict[tuple[str, str], float]) -> list[
         theirs = known[problem, f"{SOAP}: extra"]
         found.append(at_most(f"{problem}: {ROTATED} − {UNIT}, beside SOAP's", extra / theirs, 0.5))
         more = known[problem, f"{ROTATED}: state"] - known[problem, f"{SOAP}: state"]
-        found.append(at_most(f"{problem}: copies of the parameters beyond SOAP's state, {ROTATED}", more, 1.0))
+        found.append(at_most(f"{problem}: copies of the parameters beyond SOAP's state, {ROTATED}", round(more, 3), 1.0))
     return found
 
 

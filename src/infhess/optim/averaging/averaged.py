@@ -68,6 +68,7 @@ class AveragingOptimizer(CurvatureOptimizer):
         for p in self.param_groups[-1]["params"]:
             if p.requires_grad:
                 self.state[p] = self._fresh(p)
+        self._publish(self._rate_state)  # one tensor for all
 
     def _find_sharded(self) -> None:
         self._sharded = any(map(sharded.is_sharded, self._params()))  # spread over processes, as by `fully_shard`

@@ -22,8 +22,8 @@ from infhess.problems.shuffled import objective
 EXPERIMENT, BATCH, EPOCH, REPEATS = "bench-deep-cost", 32, 1563, 15
 FEW = 2  # points, to separate parameters from activations
 RANKS, SCALINGS = (2, 8, 32), ("diagonal", "kronecker")
-# Steps made before a rotated step is timed, number of steps timed, including probes, and the name of the row.
-BEGUN, AHEAD, ROTATED_STEP = (130, 1000), 80, "rotated step − Adam's / training step, from step {}"
+# Steps before a rotated step is timed: as many as it takes itself to be, and real ones; steps timed, including probes.
+BEGUN, WARM, AHEAD, ROTATED_STEP = (130, 1000), 16, 80, "rotated step − Adam's / training step, from step {}"
 RATE = 1e-8  # so small that nothing moves while it is timed
 
 
@@ -37,11 +37,11 @@ class NoiseNet:
         self.params = list(self.model.parameters())
         self.loss, self.size = objective(cross_entropy, self.model, 0.0), sum(p.numel() for p in self.params)
 
-    def gradient(self) -> None:
-        """One ordinary gradient."""
+    def gradient(self, i: int = 0) -> None:
+        """One ordinary gradient, of batch i of those that take turns."""
         for p in self.params:
             p.grad = None
-        self.loss(self.batches[0]).backward()  # type: ignore[no-untyped-call]
+        self.loss(self.batches[i % len(self.batches)]).backward()  # type: ignore[no-untyped-call]
 
 
 def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
@@ -83,23 +83,29 @@ def step_rows(template: Row, threads: int, rank: int, width: float) -> list[Row]
 
 
 def rotated_rows(template: Row, threads: int, begun: int, width: float) -> list[Row]:
-    """Seconds of the next steps of the rotated scaling beyond Adam's, including probes and refreshes; per training step."""
+    """Seconds of the next steps of the rotated scaling beyond Adam's, including probes and refreshes; per training step.
+
+    Each step has another gradient, as in training: in its own eigenbasis a gradient that stands has entries whose squares
+    underflow, and denormal numbers are slow.
+    """
     with on_threads(threads):
         mine, adam = NoiseNet(template.seed, width), NoiseNet(template.seed, width)
         opt, base = RateFree(mine.params, lr=RATE), torch.optim.Adam(adam.params, lr=RATE, foreach=True)
-        for net in (mine, adam):
-            net.gradient()
-        for _ in range(2):
-            _observed(mine, opt)
-        age(opt, begun)
-        pairs = [(timed(lambda: _observed(mine, opt)), timed(base.step)) for _ in range(AHEAD)]
+        adam.gradient()
+        pairs = []
+        for i in range(WARM + AHEAD):
+            if i == WARM:
+                age(opt, begun)
+            mine.gradient(i)
+            pairs.append((timed(partial(_observed, mine, opt, i)), timed(base.step)))
+        pairs = pairs[WARM:]
         gradient = median(timed(net.gradient) for net in (mine, adam) for _ in range(REPEATS))
     extra, step = mean(a - b for a, b in pairs), mean(b for _, b in pairs)
     return [replace(template, seconds=extra, metric=extra / (gradient + step))]
 
 
-def _observed(net: NoiseNet, opt: RateFree) -> None:
-    opt.observe(net.loss, net.batches[0])
+def _observed(net: NoiseNet, opt: RateFree, i: int) -> None:
+    opt.observe(net.loss, net.batches[i % len(net.batches)])
     opt.step()
 
 

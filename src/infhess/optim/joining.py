@@ -27,7 +27,7 @@ class ShadowSteps(JoinHook):
         if probing(False, live):
             with suppress(ValueError):  # the others' probe has failed, and they go on without it
                 Probe((), params=live).take_part()
-                all_reduce_mean([0.0], live[0].device)
+                all_reduce_mean([0.0, 0.0], live[0].device)  # points and tokens
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """Broadcast the state of a process that has made all steps to all processes."""

@@ -39,10 +39,11 @@ VARIANTS = {
     "σ falls four times as fast": Variant({"noisy_steps": 50.0}),
     "half σ": Variant({"sigma": 4.0}),
     "no decay": Variant(options={"weight_decay": 0.0}),
-    "half σ, no decay": Variant({"sigma": 4.0}, {"weight_decay": 0.0}),
     "all of what noise adds is taken off": Variant({"shrinkage": 1.0}),
+    "four times what noise adds is taken off": Variant({"shrinkage": 4.0}),
     "ε a hundred times larger": Variant(options={"eps": 0.1}),
     "weight decay .1": Variant(options={"weight_decay": 0.1}),
+    "weight decay 1": Variant(options={"weight_decay": 1.0}),
 }
 
 

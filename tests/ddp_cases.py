@@ -114,7 +114,7 @@ def uneven_ends(rank, world):
         opt.step()
 
     with Join([outer, opt]):
-        for t in range(8 + 24 * rank):
+        for t in range(8 + 56 * rank):
             step(t)
     found = [weights(model).tolist(), *(own["averaged"].tolist() for own in opt.state.values())]
     found.append([opt._rate_state.steps, opt._rate_state.rate])

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import infhess
 from watch_cases import F64, batch
 
-STEPS, SAVED = 12, 6
+STEPS, SAVED = 12, 3
 WIDTHS = {"even": 16, "uneven": 15}
 
 

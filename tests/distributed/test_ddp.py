@@ -29,6 +29,6 @@ def test_split_batches_are_the_joint_batch(request, world, name):
 def test_a_process_that_runs_out_of_data_joins(two):
     (first, said), (second, also) = (process["join"] for process in two[1])
     assert first == second
-    assert first[-2][0] == 31  # steps of both; the first one learns bases and does not move
+    assert first[-2][0] == 63  # steps of both; the first one learns bases and does not move
     assert "Join([model, opt])" in said
     assert said == also

@@ -198,12 +198,13 @@ def test_a_short_last_batch_hardly_changes_the_rate():
         opt, loss, (x, y) = infhess.RateFree(model.parameters()), loss_of(model), data(72)
         rates = []
         for _ in range(40):
-            for part in (slice(0, 32), slice(32, 64), *([slice(64, 65)] if last else [])):
+            for part in (*[slice(0, 32), slice(32, 64)] * 2, *([slice(64, 65)] if last else [])):
                 opt.zero_grad()
                 loss((x[part], y[part])).backward()
                 opt.observe(loss, (x[part], y[part]))
                 opt.step()
                 rates.append(float(opt.rate))
+        assert (opt._rate_state.points < 32) is last  # the short one was probed
         return sum(rates[-30:]) / 30
 
     assert mean_rate(True) > 0.5 * mean_rate(False)

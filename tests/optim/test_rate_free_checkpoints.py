@@ -50,7 +50,7 @@ def test_weights_loaded_before_the_first_step_are_where_it_starts():
 def test_a_checkpoint_goes_on_bit_for_bit(inside, dtype):
     model = small_net(dtype=dtype)
     opt, stream = infhess.RateFree(model.parameters()), torch.Generator().manual_seed(7)
-    train(model, opt, 75, stream=stream)
+    train(model, opt, 50, stream=stream)
     file = io.BytesIO()
     if inside:
         with opt.averaged():

@@ -195,6 +195,20 @@ def test_where_rotated_three_quarters_of_all_steps_are_the_longest_gap_until_tha
     assert [b - a for a, b in zip(due[-4:], due[-3:])] == [80, 80, 80]
 
 
+@pytest.mark.parametrize("blind", [0, 4, 64])
+def test_where_rotated_a_first_reading_sets_the_rate_however_late_it_comes(blind):
+    state = RateState()
+    state.rule = KRONECKER
+    state.begin(1.0, 1.0)
+    for _ in range(blind):
+        state.advance(1.0, 1e9)
+    assert state.rate == 1e-3
+    state.see(3.0)
+    assert state.uncertain.value == state.rate == pytest.approx(8 * math.exp(3.0))
+    state.advance(1.0, 1e9)
+    assert state.rate == state.allowed
+
+
 def test_where_rotated_the_first_reading_sets_the_rate_at_once_and_later_ones_within_few_steps():
     state = RateState()
     state.rule = KRONECKER
@@ -205,10 +219,10 @@ def test_where_rotated_the_first_reading_sets_the_rate_at_once_and_later_ones_wi
         state.advance(1.0, 1e9)
         assert state.rate == pytest.approx(state.allowed)
     state.steps, allowed = 10.0, state.allowed
-    state.see(9.0)
-    state.advance(1.0, 1e9)
     state.advance(1.0, 1e9)
     assert state.slow
+    state.see(9.0)
+    state.advance(1.0, 1e9)
     assert state.rate < 1.3 * allowed < state.allowed
 
 

@@ -24,8 +24,9 @@ def text(sequences, length):
     return torch.randint(5, (sequences, length + 1), generator=torch.Generator().manual_seed(1))
 
 
-def trained(way, sequences=2, length=24, steps=6, **options):
+def trained(way, sequences=2, length=24, steps=6, frozen=False, **options):
     model = Next()
+    model.letters.requires_grad_(not frozen)
     opt = infhess.RateFree(model.parameters())
     batch = {"text": text(sequences, length)}
 
@@ -72,13 +73,34 @@ def test_products_count_data_points_not_tokens():
     assert trained("closure", steps=2).report.product_points == 2
 
 
-def test_images_and_labels_have_no_tokens():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+class Positions(nn.Module):
+    """A table of biases by position, as of windows in vision transformers: its indices are no tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Parameter(torch.randn(16)), nn.Linear(4, 3)
+        self.places = torch.arange(16).view(4, 4)
+
+    def forward(self, x):
+        return self.out(x.flatten(1) @ self.table[self.places])
+
+
+@pytest.mark.parametrize("way", ["observe", "watch"])
+@pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), Positions])
+def test_images_and_labels_have_no_tokens(make, way):
+    model = make()
     opt = infhess.RateFree(model.parameters())
     batch = torch.randn(2, 1, 2, 2), torch.tensor([0, 2])
     for _ in range(3):
         opt.zero_grad()
-        with opt.watch():
+        with opt.watch() if way == "watch" else torch.enable_grad():
             cross_entropy(model(batch[0]), batch[1]).backward()
+        if way == "observe":
+            opt.observe(lambda b: cross_entropy(model(b[0]), b[1]), batch)
         opt.step()
     assert (opt._rate_state.points, opt._rate_state.tokens) == (2, 2)
+
+
+def test_frozen_embeddings_show_tokens_too():
+    found = trained("watch", frozen=True)._rate_state
+    assert (found.points, found.tokens) == (2, 48)

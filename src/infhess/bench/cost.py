@@ -22,7 +22,7 @@ from infhess.problems.shuffled import objective
 EXPERIMENT, BATCH, EPOCH, REPEATS = "bench-deep-cost", 32, 1563, 15
 FEW = 2  # points, to separate parameters from activations
 RANKS, SCALINGS = (2, 8, 32), ("diagonal", "kronecker")
-# Steps before a rotated step is timed: as many as it takes itself to be, and real ones; steps timed, including probes.
+# A rotated step: pretended steps before it, real ones, and the number of steps that are timed, including probes.
 BEGUN, WARM, AHEAD, ROTATED_STEP = (130, 1000), 16, 80, "rotated step − Adam's / training step, from step {}"
 RATE = 1e-8  # so small that nothing moves while it is timed
 
@@ -85,7 +85,7 @@ def step_rows(template: Row, threads: int, rank: int, width: float) -> list[Row]
 def rotated_rows(template: Row, threads: int, begun: int, width: float) -> list[Row]:
     """Seconds of the next steps of the rotated scaling beyond Adam's, including probes and refreshes; per training step.
 
-    Each step has another gradient, as in training: in its own eigenbasis a gradient that stands has entries whose squares
+    Each step has another gradient, as in training: in its own eigenbasis a constant gradient has entries whose squares
     underflow, and denormal numbers are slow.
     """
     with on_threads(threads):

@@ -131,7 +131,7 @@ class Runner:
 
 
 def _noisy(p: nn.Parameter) -> Tensor:
-    """The gradient with as much noise: one that stands has squares that underflow in its own eigenbasis, which are slow."""
+    """The gradient with as much noise: squares of a constant one underflow in its own eigenbasis, which is slow."""
     assert p.grad is not None
     return p.grad + p.grad.square().mean().sqrt() * torch.randn_like(p)
 

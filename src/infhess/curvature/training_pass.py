@@ -17,13 +17,14 @@ from torch.overrides import TorchFunctionMode
 
 from infhess._distributed import world_size
 from infhess.curvature.batch_source import BatchSource
-from infhess.curvature.batches import TOKENS, Batch
+from infhess.curvature.batches import Batch
 from infhess.curvature.convolutions import DIMENSIONS, convolve
 from infhess.curvature.local import DoubleBackwardError, HessianLocal, Local, check_twice_differentiable
 from infhess.curvature.untouched import TwiceDifferentiable, Watch, twice_differentiable
 
 # Training passes per step whose graphs are kept: two suffice to tell curvature from its noise.
 GRAPHS = 2
+EMBEDDINGS = (torch.nn.functional.embedding, torch.nn.functional.embedding_bag)
 NO_GRAPH = (
     "no gradient came with its graph: call loss.backward() within watch() or the closure, not torch.autograd.backward, and "
     "pass use_reentrant=False to checkpoint"
@@ -51,7 +52,7 @@ class TrainingPass(TorchFunctionMode):
         self._gradients: dict[int, Tensor] = {}
         self._known = {id(p) for p in self.params}
         self._rows: Counter[int] = Counter()
-        self._tokens = 0
+        self._tokens: Counter[int] = Counter()  # the most indices that an embedding gets, by their leading dimension
         self._keeps_graph = False  # whether the caller asked for the graph, too
         self._aside = False  # whether the caller differentiates within the loss, e.g. for a penalty
 
@@ -67,8 +68,8 @@ class TrainingPass(TorchFunctionMode):
 
     @property
     def tokens(self) -> int:
-        """The number of tokens as seen: the largest number of indices that meet an embedding; otherwise of points."""
-        return max(self.points, self._tokens)
+        """The number of tokens as seen: the most indices that an embedding gets, with a row per point; otherwise of points."""
+        return max(self.points, self._tokens[self.points])
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -120,7 +121,7 @@ class TrainingPass(TorchFunctionMode):
             return self._backward(*args, **kwargs)
         if func is torch.autograd.grad:
             return self._differentiate(*args, **kwargs)
-        self._count_rows(args)
+        self._count_rows(func, args)
         found = convolve(func, args, kwargs) if func in DIMENSIONS else None
         return TwiceDifferentiable.call(func, args, kwargs) if found is None else found
 
@@ -150,14 +151,16 @@ class TrainingPass(TorchFunctionMode):
             warnings.filterwarnings("ignore", message="Using backward\\(\\) with create_graph=True")
             loss.backward(gradient, retain_graph, True, inputs)  # type: ignore[no-untyped-call]
 
-    def _count_rows(self, args: Sequence[Any]) -> None:
-        """Record the leading dimension of the first tensor that meets a parameter, and its size if it holds indices."""
+    def _count_rows(self, func: Any, args: Sequence[Any]) -> None:
+        """Record the leading dimension of the first tensor that meets a parameter, and what embeddings get, frozen ones too."""
+        if func in EMBEDDINGS and args and args[0].ndim:
+            rows = args[0].shape[0]
+            self._tokens[rows] = max(self._tokens[rows], args[0].numel())
         tensors = [t for a in args for t in (a if isinstance(a, list | tuple) else (a,)) if isinstance(t, Tensor)]
         others = [t for t in tensors if id(t) not in self._known]
-        if others and len(others) < len(tensors) and others[0].ndim:
+        activations = others and (others[0].is_floating_point() or others[0].is_complex() or func in EMBEDDINGS)
+        if activations and len(others) < len(tensors) and others[0].ndim:
             self._rows[others[0].shape[0]] += 1
-            if others[0].dtype in TOKENS:
-                self._tokens = max(self._tokens, others[0].numel())
 
 
 class TrainedLocal(HessianLocal):

@@ -53,7 +53,8 @@ class RateFree(AveragingOptimizer, Joinable):
         eps: Adam's ε, in units of the largest root mean square of the gradient so far; 1e-3 by default. With the diagonal
             scaling, in units of that at the last probe; 1e-8.
         maximize: maximize the loss instead.
-        points: the batch size per process, if it cannot be read from a training pass; 32 by default.
+        points: the batch size per process, if it cannot be read from a training pass; 32 by default. For sequences, the number
+            of tokens.
 
     Call `observe(loss, batch)` between backward and step, with each batch. Evaluate and save the model within `averaged()`, or
     after `finish()`: the averaged weights are the result. Changes to the weights by hand between steps are ignored.
@@ -137,8 +138,8 @@ class RateFree(AveragingOptimizer, Joinable):
             loss: batch ↦ scalar, the mean loss of a batch; it closes over the model.
             batch: the batch of the gradient. With gradient accumulation, call this for each micro-batch, or for the last one
                 alone with `points`.
-            points: number of data points that this call stands for, if it cannot be read from the batch. Below 32 points
-                the learning rate is smaller; in sequences each token counts as one.
+            points: number of data points that this call stands for, if it cannot be read from the batch; for sequences,
+                the number of tokens. Below 32 the learning rate is smaller. By default, tokens are the integers of the batch.
             products: "exact", or "difference" for losses that cannot be differentiated twice.
             generator: random numbers for dropout masks.
 
@@ -175,7 +176,8 @@ class RateFree(AveragingOptimizer, Joinable):
         is computed in `step`. On all other steps nothing happens. With gradient accumulation, watch each micro-batch.
 
         Args:
-            points: the batch size. By default it is the leading dimension of what the model's parameters are applied to.
+            points: the batch size; for sequences, the number of tokens. By default it is the leading dimension of what the
+                model's parameters are applied to, and tokens are what its embeddings get.
 
         """
         self._to_train("watch")

@@ -87,6 +87,8 @@ class AveragingOptimizer(CurvatureOptimizer):
         for p, age in zip(params, ages):
             if not age:
                 self.state[p] = self._fresh(p)
+        if not all(ages):
+            self._publish(self._rate_state)
         return [self.state[p] for p in params], ages
 
     # ---- the averaged weights

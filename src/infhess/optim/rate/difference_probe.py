@@ -22,8 +22,9 @@ SHARE = 1e-3
 class DifferenceProbe:
     """h = (g(w) − g(w − δDg))/δ on the same batch, with the same random numbers.
 
-    δ is the length of the coming step: kinks of ReLU within that distance count, as they do for the step. Sums run over the
-    local parts of parameters and over processes, so that sharded parameters count as whole ones.
+    δ is the length of the coming step, at the first probe a thousandth of |w|: kinks of ReLU within that distance count, as
+    they do for the step. Sums run over the local parts of parameters and over processes, so that sharded parameters count as
+    whole ones.
     """
 
     norms: list[Any] | None = None

@@ -80,8 +80,10 @@ class RateState(Scalars):
         self.rate_at_probe, self.steps_at_probe = self.rate, self.steps + 1
 
     def see(self, log_ratio: float) -> None:
-        """Filter one reading: the logarithm of √(gᵀDg/hᵀDh)."""
+        """Filter one reading: the logarithm of √(gᵀDg/hᵀDh). Where growth has no bound, it sets the rate."""
         self.log_rate, self.variance = filtered(self.log_rate, self.variance, log_ratio)
+        if math.isinf(self.rule.growth) and not self.slow:
+            self.rate = self.allowed
 
     @property
     def allowed(self) -> float:
@@ -125,7 +127,7 @@ class RateState(Scalars):
         return Rate(self.rate, self.rate * self.variance**0.5)
 
     def begin(self, size: float, length: float) -> None:
-        """The first rate: it moves w by a thousandth of |w|."""
+        """The rate until curvature was seen: it moves w by a thousandth of |w|."""
         if math.isnan(self.rate) and 0 < length < math.inf:
             self.rate = self.rule.first_move * (size or 1.0) / length
 
@@ -184,9 +186,9 @@ class RateState(Scalars):
 
     def count_points(self, points: float, tokens: float) -> None:
         """Average the data points and tokens per step, only at probes, so that all processes have the same values."""
-        share = 1 - self.rule.batch_memory if self.points else 1.0
-        self.points += share * (points - self.points)
-        self.tokens += share * (tokens - self.tokens)
+        share = 1 - self.rule.batch_memory
+        self.points = self.points + share * (points - self.points) if self.points else points
+        self.tokens = self.tokens + share * (tokens - self.tokens) if self.tokens else tokens
 
     def skip(self, finite: bool) -> None:
         """Skip a step for lack of a rate or of a finite gradient; the next batch may be probed again."""

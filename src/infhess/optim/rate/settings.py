@@ -22,7 +22,7 @@ class RateFreeRule:
     reference_batch: float = 32.0
     batch_power: float = 1 / 3  # based on two problems
     largest_batch: float = math.inf  # larger batches count as this size
-    first_move: float = 1e-3  # the first step moves w by this share of |w|
+    first_move: float = 1e-3  # until curvature was seen, a step moves w by this share of |w|
     growth: float = 1.10  # factor per step, until the rate reaches what curvature allows; 1.03 was too slow
     late_growth: float = 0.01  # relative growth per step from then on: without it a rate of 10 units blew up
     waning_growth: float = 0.0  # from then on, relative growth of this over t in step t, if that is larger

@@ -80,7 +80,7 @@ def directions(
 
 
 def _fusible(squares: Sequence[Tensor], grads: Sequence[Tensor]) -> bool:
-    """Whether torch's fused kernel applies: on CPUs it reads memory in order, and on other devices counts have to be there."""
+    """Whether torch's fused kernel applies: on CPUs it reads memory in order, and other devices need "step" on the device."""
     if torch.compiler.is_compiling():
         return False  # the compiler fuses by itself
     return all(

@@ -141,7 +141,7 @@ class RotatedScaling(GradientScaling):
 
 def as_matrix(g: Tensor) -> Tensor:
     """The gradient as a matrix, (out, in · k · k)."""
-    return g.contiguous().view(g.shape[0], -1) if g.ndim > 1 else g
+    return g.contiguous().flatten(1) if g.ndim > 1 else g
 
 
 def _rotated(own: Own) -> bool:

@@ -54,6 +54,7 @@ def test_claims_of_the_paper(experiment):
         ("deep-batches", batch_sizes),
         ("deep-cost", cost),
         ("deep-safety", safety),
+        ("deep-decay", rule_variants),
         ("deep-variants", rule_variants),
         ("edge", edge_of_stability),
         ("inference", inference),

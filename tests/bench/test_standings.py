@@ -12,7 +12,7 @@ from infhess.bench.deep_bench import EXPERIMENT, Selection, beyond, jobs, method
 from infhess.bench.standings import COSTS, MINE, Standings, behind_until, default_of, reached
 from infhess.harness.jobs import run as run_jobs
 from infhess.harness.rows import Row, RowFile
-from infhess.harness.training import ACCURACY
+from infhess.harness.training import ACCURACY, ITERATES
 
 
 def curve(problem, method, losses, seed=0, test=1.0, seconds=1.0):
@@ -102,4 +102,9 @@ def test_the_whole_of_it_in_small(tmp_path, tiny):
     assert "runs lost, of 4 | 0 | ≤ 0 | yes" in text
     table = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert all(f"| {COSINE}, {rate} |" in table for rate in ("0.001", "0.01", "0.1"))  # 0.01 is an edge
-    assert (tmp_path / "report.html").read_text(encoding="utf-8").count("<svg") == 2
+    seen = [row for row in file.rows if row.problem == tiny and row.method == MINE + ITERATES]
+    assert {row.seed for row in seen} == {0, 1}
+    assert all(0 <= row.loss < 10 and 0 < row.metric < 10 for row in seen)
+    figures = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert figures.count("<svg") == 3  # profile, learning rates, iterates
+    assert "How far the newest iterate z is from the average x" in figures

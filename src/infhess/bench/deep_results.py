@@ -194,12 +194,20 @@ def _staircase(ax: Any, ratios: Sequence[float], dashes: str, **style: str) -> N
         ax.step([1.0, *solved, 1e3], [*heights, heights[-1]], dashes, where="post", **style)
 
 
+def _panels(names: Sequence[str]) -> tuple[Any, Any]:
+    """A figure with a panel per problem, over steps, both axes logarithmic."""
+    columns = min(4, len(names))
+    fig, grid = plots.grid(-(-len(names) // columns), columns, height=2.2, share=False)
+    for ax in grid.flat[len(names) :]:
+        ax.set_visible(False)
+    for ax, name in zip(grid.flat, names):
+        ax.set(xscale="log", yscale="log", xlabel="steps", title=name)
+    return fig, grid
+
+
 def _rates(standings: Standings, folder: Path) -> Figure:
     """The learning rate found over time, with its uncertainty, next to that of the tuned cosine."""
-    columns = min(4, len(standings.problems))
-    fig, grid = plots.grid(-(-len(standings.problems) // columns), columns, height=2.2, share=False)
-    for ax in grid.flat[len(standings.problems) :]:
-        ax.set_visible(False)
+    fig, grid = _panels(standings.problems)
     for ax, name in zip(grid.flat, standings.problems):
         for run in standings.runs(name, MINE + RATE):
             steps, rates = [r.data_points / r.batch_size for r in run], [r.loss for r in run]
@@ -212,7 +220,6 @@ def _rates(standings: Standings, folder: Path) -> Figure:
             times, rate = range(0, last, max(1, last // 100)), float(tuned.rpartition(", ")[2])
             rates = [rate * warm_cosine(t, last) for t in times]
             ax.plot([t + 1 for t in times], rates, color=plots.ORANGE, linewidth=1, label=f"{COSINE}, tuned")
-        ax.set(xscale="log", yscale="log", xlabel="steps", title=name)
     caption = (
         "The learning rate that RateFree found over time, and that of AdamW with warm-up and cosine at its best rate."
     )
@@ -228,15 +235,11 @@ def _iterates(standings: Standings, folder: Path) -> Iterator[Figure]:
         "|z − x| / |x|": (plots.BLUE, lambda row: row.loss),
         "scaled gradient, root mean square": (plots.ORANGE, lambda row: row.metric),
     }
-    columns = min(4, len(names))
-    fig, grid = plots.grid(-(-len(names) // columns), columns, height=2.2, share=False)
-    for ax in grid.flat[len(names) :]:
-        ax.set_visible(False)
+    fig, grid = _panels(names)
     for ax, name in zip(grid.flat, names):
         for run, (label, (colour, value)) in product(standings.runs(name, MINE + ITERATES), lines.items()):
             steps = [row.data_points / row.batch_size for row in run]
             ax.plot(steps, [value(row) for row in run], color=colour, linewidth=1, label=label)
-        ax.set(xscale="log", yscale="log", xlabel="steps", title=name)
     caption = "How far the newest iterate z is from the average x, and the size of scaled gradients, over time."
     yield Figure(plots.save_panels(fig, grid, folder / "iterates.svg"), caption)
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
+from infhess._checks import count
+
 Batch = Any
 TOKENS = (torch.int32, torch.int64)  # what indices of tokens and classes are stored as
 _END = object()
@@ -94,17 +96,21 @@ def size_of(batch: Batch) -> int:
     return size
 
 
-def tokens_of(batch: Batch) -> int:
-    """The number of tokens: entries of the largest tensor of integers with a row per data point; of points if there is none.
+def sizes_of(batch: Batch, points: int | None = None) -> tuple[int, int]:
+    """The numbers of data points and of tokens; a number that is given stands for both.
 
-    >>> tokens_of({"input_ids": torch.zeros(4, 128, dtype=torch.long), "labels": torch.zeros(4, 128, dtype=torch.long)})
-    512
-    >>> tokens_of((torch.zeros(4, 3, 32, 32), torch.zeros(4, dtype=torch.long)))
-    4
+    Tokens are the entries of the largest tensor of integers with a row per data point. Without one, each point is a token.
+
+    >>> sizes_of({"input_ids": torch.zeros(4, 128, dtype=torch.long), "labels": torch.zeros(4, 128, dtype=torch.long)})
+    (4, 512)
+    >>> sizes_of((torch.zeros(4, 3, 32, 32), torch.zeros(4, dtype=torch.long)))
+    (4, 4)
     """
-    points = size_of(batch)
-    rows = [t.numel() for t in tensors(batch) if t.dtype in TOKENS and t.ndim and t.shape[0] == points]
-    return max([points, *rows])
+    if points is not None:
+        return (count(points, "points"),) * 2
+    number = size_of(batch)
+    rows = [t.numel() for t in tensors(batch) if t.dtype in TOKENS and t.ndim and t.shape[0] == number]
+    return number, max([number, *rows])
 
 
 def sliced(batches: list[Batch], pieces: int) -> list[Batch]:

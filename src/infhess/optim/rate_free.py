@@ -16,7 +16,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from infhess._checks import count
 from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_source import Hessian
-from infhess.curvature.batches import Batch, size_of, tokens_of
+from infhess.curvature.batches import Batch, sizes_of
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import TrainingPass
@@ -53,8 +53,7 @@ class RateFree(AveragingOptimizer, Joinable):
         eps: Adam's ε, in units of the largest root mean square of the gradient so far; 1e-3 by default. With the diagonal
             scaling, in units of that at the last probe; 1e-8.
         maximize: maximize the loss instead.
-        points: the batch size per process, if it cannot be read from a training pass; 32 by default. For sequences, the number
-            of tokens.
+        points: the batch size per process (of sequences: tokens), if a training pass does not tell it; 32 by default.
 
     Call `observe(loss, batch)` between backward and step, with each batch. Evaluate and save the model within `averaged()`, or
     after `finish()`: the averaged weights are the result. Changes to the weights by hand between steps are ignored.
@@ -138,8 +137,7 @@ class RateFree(AveragingOptimizer, Joinable):
             loss: batch ↦ scalar, the mean loss of a batch; it closes over the model.
             batch: the batch of the gradient. With gradient accumulation, call this for each micro-batch, or for the last one
                 alone with `points`.
-            points: number of data points that this call stands for, if it cannot be read from the batch; for sequences,
-                the number of tokens. Below 32 the learning rate is smaller. By default, tokens are the integers of the batch.
+            points: data points (of sequences: tokens) that this call stands for, if the batch does not tell them.
             products: "exact", or "difference" for losses that cannot be differentiated twice.
             generator: random numbers for dropout masks.
 
@@ -150,9 +148,7 @@ class RateFree(AveragingOptimizer, Joinable):
         self._outside_watch("observe")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.observe")
         prober, params = self._prober, self._params
-        due = prober.expects(
-            lambda: (size_of(batch), tokens_of(batch)) if points is None else (count(points, "points"),) * 2
-        )
+        due = prober.expects(lambda: sizes_of(batch, points))
         if not due or not self._ready:
             self._kept.add(loss, batch, params)
             return None
@@ -176,8 +172,7 @@ class RateFree(AveragingOptimizer, Joinable):
         is computed in `step`. On all other steps nothing happens. With gradient accumulation, watch each micro-batch.
 
         Args:
-            points: the batch size; for sequences, the number of tokens. By default it is the leading dimension of what the
-                model's parameters are applied to, and tokens are what its embeddings get.
+            points: the batch size (of sequences: tokens). By default, the leading dimension of what parameters are applied to.
 
         """
         self._to_train("watch")

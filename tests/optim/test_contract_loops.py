@@ -115,23 +115,3 @@ def graph_breaks():
     found.clear()
     torch._dynamo.reset()
     return reasons
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
-@pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
-def test_a_compiled_step_without_a_rate_is_the_step(scaling):
-    ends = []
-    for compiled in (False, True):
-        model = net()
-        opt, stream = infhess.RateFree(model.parameters(), scaling=scaling), batches(2)
-        for i in range(16):
-            with opt.watch():
-                opt.zero_grad()
-                loss_of(model)(next(stream)).backward()
-            last = i == 15
-            assert not (last and opt._probes)
-            (torch.compile(opt.step, backend="eager") if compiled and last else opt.step)()
-        ends.append(torch.cat([w.reshape(-1) for w in weights(model)]))
-    breaks = graph_breaks()
-    assert torch.allclose(*ends, rtol=1e-5, atol=1e-6)
-    assert breaks == {"Unsupported Tensor.item() call with capture_scalar_outputs=False"}

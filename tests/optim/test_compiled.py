@@ -1,0 +1,152 @@
+"""A compiled step of RateFree is one graph, and does what the step does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+import infhess
+from contract import batches, loss_of, net, weights
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+STEPS = 60
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def trained(model, opt, *, compiled, spoil=(), backend="aot_eager"):
+    """Weights after training; the gradients of steps in `spoil` are not finite."""
+    step, stream = torch.compile(opt.step, backend=backend) if compiled else opt.step, batches(2)
+    for i in range(STEPS):
+        with opt.watch():
+            opt.zero_grad()
+            loss_of(model)(next(stream)).backward()
+        if i in spoil:
+            next(model.parameters()).grad.view(-1)[0] = torch.nan
+        step()
+    return torch.cat(
+        [torch.view_as_real(w).flatten() if w.is_complex() else w.float().flatten() for w in weights(model)]
+    )
+
+
+def both(make, **options):
+    """Weights after training with the step and with the compiled step, and the optimizers."""
+    pairs = []
+    for compiled in (False, True):
+        model = net()
+        opt = make(model)
+        pairs.append((trained(model, opt, compiled=compiled, **options), opt))
+    return zip(*pairs)
+
+
+def one_graph():
+    """Whether all compiled steps were one graph, which only steps that are not compiled interrupt."""
+    breaks = counters["graph_break"]
+    return breaks and all("_uncompiled_step" in reason for reason in breaks) and counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
+@pytest.mark.parametrize("weight_decay", [None, 0.1])
+def test_a_compiled_step_is_the_step_in_one_graph(scaling, weight_decay):
+    ends, opts = both(lambda m: infhess.RateFree(m.parameters(), scaling=scaling, weight_decay=weight_decay))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+    for p, q in zip(*(opt.state_dict()["state"].values() for opt in opts)):
+        assert float(p["step"]) == float(q["step"])
+        torch.testing.assert_close(p["exp_avg_sq"], q["exp_avg_sq"], rtol=1e-3, atol=1e-7)
+        torch.testing.assert_close(p["numbers"], q["numbers"], rtol=1e-3, atol=1e-6)
+    assert one_graph()
+
+
+def test_a_quiet_step_compiles_as_a_whole():
+    """`fullgraph=True` refuses any graph break."""
+    model = net()
+    opt = infhess.RateFree(model.parameters())
+    trained(model, opt, compiled=True)
+    whole, before = torch.compile(opt.step, backend="aot_eager", fullgraph=True), weights(model)
+    assert not opt._probes
+    with opt.watch():
+        opt.zero_grad()
+        loss_of(model)(next(batches(3))).backward()
+    whole()
+    assert all(not torch.equal(a, b) for a, b in zip(before, weights(model)))
+
+
+@pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
+def test_gradients_that_are_not_finite_are_skipped(scaling):
+    ends, opts = both(lambda m: infhess.RateFree(m.parameters(), scaling=scaling), spoil=(30, 45))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+    assert all(opt._rate_state.skipped == 2 or opt._rate_state.steps < STEPS for opt in opts)
+    assert len({opt._rate_state.steps for opt in opts}) == 1
+    assert one_graph()
+
+
+def test_groups_and_maximizing():
+    def make(model):
+        first, *rest = model.parameters()
+        groups = [{"params": [first], "lr": 0.5, "betas": (0.8, 0.9)}, {"params": rest, "weight_decay": 0.01}]
+        return infhess.RateFree(groups)
+
+    ends, _ = both(make)
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+    assert one_graph()
+
+
+def test_frozen_parameters_and_new_ones():
+    """A parameter that begins to train does so in a step that is not compiled."""
+    ends = []
+    for compiled in (False, True):
+        model = net()
+        last = list(model.parameters())[-1].requires_grad_(False)
+        opt = infhess.RateFree(model.parameters())
+        step, stream = torch.compile(opt.step, backend="aot_eager") if compiled else opt.step, batches(2)
+        for i in range(STEPS):
+            last.requires_grad_(i >= STEPS // 2)
+            with opt.watch():
+                opt.zero_grad()
+                loss_of(model)(next(stream)).backward()
+            step()
+        ends.append(torch.cat([w.flatten() for w in weights(model)]))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision_weights():
+    ends = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(6, 1).to(torch.bfloat16)
+        opt = infhess.RateFree(model.parameters())
+        step, x = torch.compile(opt.step, backend="aot_eager") if compiled else opt.step, torch.randn(32, 6)
+        for _ in range(STEPS):
+            with opt.watch():
+                opt.zero_grad()
+                (model(x.bfloat16()).float() - x.sum(1, keepdim=True)).square().mean().backward()
+            step()
+        ends.append(torch.cat([own["averaged"].flatten() for own in opt.state.values()]))
+    torch.testing.assert_close(*ends, rtol=2e-2, atol=1e-2)
+    assert one_graph()
+
+
+def test_two_optimizers_do_not_share_a_graph_s_decisions():
+    """Each graph finds its own optimizer, also after a copy."""
+    from copy import deepcopy
+
+    model = net()
+    opt = infhess.RateFree(model.parameters())
+    trained(model, opt, compiled=True)
+    other = deepcopy(opt)
+    assert other._number != opt._number
+    steps = opt._rate_state.steps, other._rate_state.steps
+    with other.watch():
+        for group in other.param_groups:
+            sum(p.square().sum() for p in group["params"]).backward()
+    torch.compile(other.step, backend="aot_eager")()
+    assert (opt._rate_state.steps, other._rate_state.steps) == (steps[0], steps[1] + 1)

@@ -1,4 +1,4 @@
-"""A compiled step of RateFree is one graph, and does what the step does."""
+"""A compiled step is one graph, and does what the step does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import infhess
-from contract import batches, loss_of, net, weights
+from contract import BASES, MEASURED, armed, batches, loss_of, net, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 STEPS = 60
@@ -48,10 +48,14 @@ def both(make, **options):
     return zip(*pairs)
 
 
-def one_graph():
+def one_graph(graphs=1):
     """Whether all compiled steps were one graph, which only steps that are not compiled interrupt."""
     breaks = counters["graph_break"]
-    return breaks and all("_uncompiled_step" in reason for reason in breaks) and counters["stats"]["unique_graphs"] == 1
+    return (
+        breaks
+        and all("_uncompiled_step" in reason for reason in breaks)
+        and counters["stats"]["unique_graphs"] == graphs
+    )
 
 
 @pytest.mark.parametrize("scaling", ["diagonal", "kronecker"])
@@ -150,3 +154,133 @@ def test_two_optimizers_do_not_share_a_graph_s_decisions():
             sum(p.square().sum() for p in group["params"]).backward()
     torch.compile(other.step, backend="aot_eager")()
     assert (opt._rate_state.steps, other._rate_state.steps) == (steps[0], steps[1] + 1)
+
+
+# ---- Preconditioned
+
+
+def plain(model, opt, *, compiled, steps=8, spoil=(5,), after=lambda i: None):
+    """Weights after steps without `watch`; the gradients of steps in `spoil` are not finite."""
+    step, stream = torch.compile(opt.step, backend="aot_eager") if compiled else opt.step, batches(2)
+    for i in range(steps):
+        opt.zero_grad()
+        loss_of(model)(next(stream)).backward()
+        if i in spoil:
+            next(model.parameters()).grad.view(-1)[0] = torch.nan
+        given = [p.grad.clone() for p in model.parameters()]
+        step()
+        assert all(torch.equal(p.grad, g) or i in spoil for p, g in zip(model.parameters(), given))
+        after(i)
+    return torch.cat([w.flatten() for w in weights(model)])
+
+
+def options(opt):
+    return [{name: value for name, value in group.items() if name != "params"} for group in opt.param_groups]
+
+
+@pytest.mark.parametrize("base", [name for name in BASES if name != "adafactor"])  # reads numbers itself
+@pytest.mark.parametrize("blocks", ["whole", "layer"])
+def test_a_compiled_step_of_each_base_is_one_graph(base, blocks):
+    ends = []
+    for compiled in (False, True):
+        model, opt = armed(base, blocks=blocks)
+        before = options(opt)
+        ends.append(plain(model, opt, compiled=compiled))
+        assert options(opt) == before
+        assert opt._state.skipped == 1
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=2e-5)
+    assert one_graph()
+
+
+@pytest.mark.parametrize("base", MEASURED)
+def test_a_watched_loop_compiles(base):
+    """The learning rate changes at every step, and does not cause another graph."""
+    ends, opts = both(lambda m: infhess.Preconditioned(BASES[base](m.parameters())), spoil=(30,))
+    torch.testing.assert_close(*ends, rtol=1e-3, atol=1e-4)
+    steps, compiled_steps = (opt._state.steps for opt in opts)
+    assert steps == compiled_steps
+    assert one_graph()
+
+
+def test_observed_convex_losses_step_uncompiled():
+    """Their momentum falls from step to step."""
+    ends = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model, x = nn.Linear(6, 1), torch.randn(300, 6)
+        opt = infhess.Preconditioned(torch.optim.SGD(model.parameters(), lr=1.0))
+        step = torch.compile(opt.step, backend="aot_eager") if compiled else opt.step
+        for i in range(STEPS):
+            batch = x[5 * i % 250 :][:50]
+            opt.zero_grad()
+
+            def loss(b, model=model):
+                return (model(b) - b.sum(1, keepdim=True)).square().mean()
+
+            loss(batch).backward()
+            opt.observe(loss, batch)
+            step()
+        ends.append(torch.cat([w.flatten() for w in weights(model)]))
+    torch.testing.assert_close(*ends)
+    assert counters["stats"]["unique_graphs"] == 0
+
+
+@pytest.mark.parametrize("base", ["sgd", "adamw"])
+def test_a_schedule_does_not_compile_each_step_anew(base):
+    ends = []
+    for compiled in (False, True):
+        model, opt = armed(base)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 0.95)
+        ends.append(plain(model, opt, compiled=compiled, steps=20, spoil=(), after=lambda i, s=schedule: s.step()))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
+    assert counters["stats"]["unique_graphs"] <= 2  # the compiler takes a number that changes once for a variable
+
+
+@pytest.mark.parametrize("base", ["sgd", "momentum", "adam"])
+def test_the_limit_of_a_step_holds_in_a_graph(base):
+    ends = []
+    for compiled in (False, True):
+        model, opt = armed(base)
+        opt._state.limit = 1e-4
+        last = [weights(model)]
+
+        def check(i, last=last, model=model):
+            moved = torch.cat([(a - b).flatten() for a, b in zip(last[0], weights(model))]).norm()
+            assert base == "momentum" or moved < 1.01e-4
+            last[0] = weights(model)
+
+        ends.append(plain(model, opt, compiled=compiled, spoil=(), after=check))
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
+    assert one_graph()
+
+
+def test_a_quiet_step_of_preconditioned_compiles_as_a_whole():
+    model, opt = armed("momentum")
+    plain(model, opt, compiled=True, steps=2, spoil=())
+    whole, before = torch.compile(opt.step, backend="aot_eager", fullgraph=True), weights(model)
+    loss_of(model)(next(batches(3))).backward()
+    whole()
+    assert all(not torch.equal(a, b) for a, b in zip(before, weights(model)))
+
+
+def test_double_precision_and_complex_weights():
+    ends = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        w = nn.Parameter(torch.randn(4, dtype=torch.complex128))
+        v = nn.Parameter(torch.randn(3, dtype=torch.float64))
+        opt = infhess.Preconditioned(torch.optim.SGD([w, v], lr=0.1), rank=2)
+        step = torch.compile(opt.step, backend="aot_eager") if compiled else opt.step
+        x = torch.randn(20, 4, dtype=torch.float64)
+
+        def loss(b, w=w, v=v):
+            scaled = (b * b.new_tensor([9.0, 3.0, 1.0, 1.0])).to(w.dtype)
+            return (scaled @ w - 1).abs().square().mean() + (b[:, :3] @ v).square().mean()
+
+        opt.update(loss, [x] * 20)
+        for _ in range(8):
+            opt.zero_grad()
+            loss(x).backward()
+            step()
+        ends.append(torch.cat([torch.view_as_real(w.detach()).flatten(), v.detach()]))
+    torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-12)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
 
@@ -80,38 +79,3 @@ def test_averaging_by_torch_itself():
     assert not same(seen[0], seen[3])
     for mean, *each in zip(weights(average.module), *seen):
         torch.testing.assert_close(mean, torch.stack(each).mean(0))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
-@pytest.mark.parametrize("base", ["sgd", "adam"])
-def test_a_compiled_step_is_the_step(base):
-    ends = []
-    for compiled in (False, True):
-        model, opt = armed(base)
-        step = torch.compile(opt.step, backend="aot_eager") if compiled else opt.step
-        stream = batches(2)
-        for _ in range(3):
-            opt.zero_grad()
-            loss_of(model)(next(stream)).backward()
-            step()
-        ends.append(torch.cat([w.reshape(-1) for w in weights(model)]))
-    breaks = graph_breaks()
-    assert torch.allclose(*ends, rtol=1e-5, atol=1e-6)
-    assert breaks <= NUMBERS_READ, breaks - NUMBERS_READ
-
-
-# Of a step: a length that is read as a number, or compared as one; and gradients that were exchanged before torch's own step.
-NUMBERS_READ = {
-    "Unsupported Tensor.item() call with capture_scalar_outputs=False",
-    "torch.* op returned non-Tensor: isfinite",
-    "optimizer: pending mutation on parameter",
-}
-
-
-def graph_breaks():
-    """Why the compiler could not go on, since the last call."""
-    found = counters["graph_break"]
-    reasons = {key.split("\n")[0] + (": isfinite" if "<built-in function isfinite>" in key else "") for key in found}
-    found.clear()
-    torch._dynamo.reset()
-    return reasons

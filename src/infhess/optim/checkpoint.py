@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim import optimizer as torch_optimizer
 
 from infhess._checks import count
 from infhess.curvature.batches import Batch
 from infhess.curvature.training_pass import TrainingPass
+from infhess.optim import graph_host
 
 Loss = Callable[[Batch], Tensor]  # mean loss of a batch
 Some = TypeVar("Some", bound="Scalars")
@@ -48,6 +50,9 @@ class CurvatureOptimizer(torch.optim.Optimizer):
 
     _incoming: Any = None  # adopted once torch has accepted its own part of a checkpoint
     _watching = False  # whether a watch() is open
+    # Which parameters had a gradient at the last uncompiled step of a compiled loop; None if a graph cannot repeat that step.
+    _steady: list[bool] | None = None
+    _number = -1  # by which graphs find this optimizer
 
     def _params(self) -> list[Tensor]:
         return params_of(self.param_groups)
@@ -71,6 +76,21 @@ class CurvatureOptimizer(torch.optim.Optimizer):
             return func(self, *args, **kwargs)
 
         return step
+
+    # ---- compiled steps
+
+    def _with_gradient(self) -> list[bool]:
+        return [p.grad is not None for p in self._params()]
+
+    @_disable_dynamo  # imports the compiler only when called
+    def _uncompiled_step(self) -> None:
+        """A step outside the graph of a compiled loop."""
+        self._number = self._number if self._number >= 0 else graph_host.registered(self)
+        self._steady = self._with_gradient() if self._repeatable_step() else None
+
+    def _repeatable_step(self) -> bool:
+        """Make a step with the present gradients, and return whether a graph can make the next."""
+        raise NotImplementedError
 
     # ---- checkpoints
 

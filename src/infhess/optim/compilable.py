@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 
 from infhess.optim import compiled, sharded
 from infhess.optim.averaging.averaged import AveragingOptimizer
@@ -18,13 +17,11 @@ from infhess.optim.stepping import advance, rates_of, weigh_noise
 
 
 class CompilableOptimizer(AveragingOptimizer):
-    """Makes the steps. In a graph, it decides as a `compiled.Host`, between the operations on tensors."""
+    """Makes the steps. In a graph, it decides as the host, between the operations on tensors."""
 
     def _begin(self) -> None:
         super()._begin()
-        self._number = compiled.registered(self)
-        # Which parameters had a gradient at the last uncompiled step of a compiled loop; None if a graph cannot follow it.
-        self._steady: list[bool] | None = None
+        self._steady = None
         self._skips = False  # whether the step in a graph moves nothing
         self._rates: list[float] = []  # of each group, for the step in a graph
 
@@ -48,18 +45,13 @@ class CompilableOptimizer(AveragingOptimizer):
     def _parts(self) -> list[Live]:
         return [part for part in map(live, self.param_groups) if part.params]
 
-    def _with_gradient(self) -> list[bool]:
-        return [p.grad is not None for p in self._params()]
-
-    @_disable_dynamo  # imports the compiler only when called
-    def _uncompiled_step(self) -> None:
-        """A step outside the graph; the next ones can be compiled if parameters of a group have all trained equally long."""
+    def _repeatable_step(self) -> bool:
         self._step()
         owns = [[self.state[p] for p in part.params] for part in self._parts()]
         equal = all(len({(float(o["step"]), float(o["begun"])) for o in own}) == 1 for own in owns)
         one_device = len({o["z"].device for own in owns for o in own}) == 1
         moved = all(float(o["step"]) > 0 for own in owns for o in own) and not math.isnan(self._rate_state.rate)
-        self._steady = self._with_gradient() if equal and one_device and moved and not self._sharded else None
+        return equal and one_device and moved and not self._sharded
 
     # ---- the host of a graph
 

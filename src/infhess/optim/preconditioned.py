@@ -159,7 +159,10 @@ class Preconditioned(Wrapper):
         points = None if points is None else count(points, "points")
         self._observed.append(Observed(loss, batch, points, split and points is None, products, generator))
         # Steps usually have equally many micro-batches: decide at the last one.
-        return self._act() if len(self._observed) == self._state.micro_batches else None
+        if len(self._observed) == self._state.micro_batches:
+            return self._act()
+        self._probes = True
+        return None
 
     @contextmanager
     def watch(self, *, points: int | None = None) -> Iterator[None]:
@@ -186,6 +189,7 @@ class Preconditioned(Wrapper):
         """Add a micro-batch, unless no gradient was computed in it."""
         if done is None or done.seen:
             self._observed.append(Observed(None, done, points or (done.points if done else 0)))
+            self._probes |= done is not None
 
     @property
     def _micro_batches(self) -> int:
@@ -277,7 +281,7 @@ class Preconditioned(Wrapper):
                 self._unread = report.notes
             self._state.micro_batches = float(len(self._observed))
         self._observed.clear()
-        self._acted = 0
+        self._acted, self._probes = 0, False
 
     # ---- copies and checkpoints
 

@@ -1,0 +1,56 @@
+"""Decisions on the host within a graph of `torch.compile`.
+
+The rules read lengths as numbers and decide in Python. In a graph, each decision is an operator that the compiler does not look
+into, so that nothing breaks the graph: tensors stay in it, scalars outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from infhess._checks import small_dtype
+from infhess.curvature.flat import widened
+
+_hosts: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_numbers = count()
+
+
+def registered(host: Any) -> int:
+    """The number by which graphs find their host."""
+    number = next(_numbers)
+    _hosts[number] = host
+    return number
+
+
+def host_of(number: int) -> Any:
+    """The host with this number."""
+    return _hosts[number]
+
+
+@torch.library.custom_op("infhess::decide", mutates_args=())
+def decide(host: int, decision: str, rows: int, columns: int, length: Tensor) -> Tensor:
+    """A table of numbers that a method of the host returns, given a length that tensors in the graph have."""
+    return length.new_tensor(getattr(_hosts[host], decision)(float(length))).view(rows, columns)
+
+
+@decide.register_fake
+def _(host: int, decision: str, rows: int, columns: int, length: Tensor) -> Tensor:
+    return length.new_empty(rows, columns)
+
+
+def norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of all tensors as one vector, on the device."""
+    return together(torch._foreach_norm([widened(t) for t in tensors]))
+
+
+def together(norms: Sequence[Tensor]) -> Tensor:
+    """The norm of norms, in double precision where the device has it."""
+    stacked = torch.stack(list(norms))
+    found: Tensor = torch.linalg.vector_norm(stacked.to(small_dtype(stacked.device)))
+    return found

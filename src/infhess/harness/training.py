@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
 
 from infhess.harness.rows import Row
 from infhess.optim import Preconditioned, RateReport, Report
@@ -55,24 +55,25 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Training(Run):
-    """A torch optimizer in an ordinary loop; the last iterate, and the average of iterates by torch's AveragedModel.
+    """A torch optimizer in an ordinary loop; the last iterate, and the average of iterates.
 
     The average favours recent iterates: w̄ += 4/(t+4) (w − w̄). Problems with `averages = False` have none.
     """
 
-    average: AveragedModel | None = None
+    average: nn.Module | None = None
+    averaged_steps = 0
 
     def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
         super().__init__(problem, stream)
         self.product_points, self.reported_products = 0, 0  # the latter regardless of batch size
         if problem.averages:
-            self.average = AveragedModel(self.model, avg_fn=lambda mean, new, t: mean + 4 / (t + 4) * (new - mean))
+            self.average = copy.deepcopy(self.model)
         self.optimizer = make(list(self.model.parameters()))
 
     @property
     def models(self) -> dict[str, nn.Module]:
         """The last iterate, and the average."""
-        return super().models | ({AVERAGED: self.average.module} if self.average else {})
+        return super().models | ({AVERAGED: self.average} if self.average else {})
 
     def step(self) -> None:
         """One batch, one step."""
@@ -82,7 +83,13 @@ class Training(Run):
         self.observe(batch)
         self.optimizer.step()
         if self.average:
-            self.average.update_parameters(self.model)
+            self._add_to(self.average)
+
+    @torch.no_grad()
+    def _add_to(self, average: nn.Module) -> None:
+        share = 4 / (self.averaged_steps + 4)
+        torch._foreach_lerp_(list(average.parameters()), list(self.model.parameters()), share)
+        self.averaged_steps += 1
 
     def observe(self, batch: Data) -> None:
         """Called between backward and step."""

@@ -202,6 +202,40 @@ def test_a_watched_loop_compiles(base):
     assert one_graph()
 
 
+@pytest.mark.parametrize("base", ["sgd", "adam"])
+def test_an_observed_net_compiles(base):
+    ends = []
+    for compiled in (False, True):
+        model = net()
+        opt = infhess.Preconditioned(BASES[base](model.parameters()), blocks="layer")
+        step, stream = torch.compile(opt.step, backend="aot_eager") if compiled else opt.step, batches(2)
+        for _ in range(STEPS):
+            batch = next(stream)
+            opt.zero_grad()
+            loss_of(model)(batch).backward()
+            opt.observe(loss_of(model), batch)
+            step()
+        ends.append(torch.cat([w.flatten() for w in weights(model)]))
+    torch.testing.assert_close(*ends, rtol=1e-3, atol=1e-4)
+    assert one_graph()
+
+
+def test_a_batch_that_was_dropped_does_not_keep_steps_uncompiled():
+    model, stream = net(), batches(2)
+    opt = infhess.Preconditioned(BASES["sgd"](model.parameters()))
+    for drop in (False, True):
+        with opt.watch():
+            opt.zero_grad()
+            loss_of(model)(next(stream)).backward()
+        assert opt._probes
+        if drop:
+            next(model.parameters()).grad.view(-1)[0] = torch.nan
+            opt.zero_grad()
+        else:
+            opt.step()
+        assert not opt._probes
+
+
 def test_observed_convex_losses_step_uncompiled():
     """Their momentum falls from step to step."""
     ends = []

@@ -206,8 +206,7 @@ class Preconditioned(Wrapper):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
         if self._observed and self._state.active and not finite([p.grad for p in self._params()], self._state):
-            self._observed.clear()
-            self._acted = 0
+            self._forget_observed()
         super().zero_grad(set_to_none)
 
     def _check_observable(self) -> None:
@@ -237,8 +236,7 @@ class Preconditioned(Wrapper):
             with torch.no_grad():
                 decision = (nonconvex if state.nonconvex else convex_rule).decide(context)
         except BaseException as error:
-            self._observed.clear()
-            self._acted = 0
+            self._forget_observed()
             if not (state.active or isinstance(error, DoubleBackwardError)):
                 state.active, state.step = 1.0, 0.0  # no step is made until a learning rate is known
             raise
@@ -280,6 +278,9 @@ class Preconditioned(Wrapper):
             if not self._acted and (report := self._act()):
                 self._unread = report.notes
             self._state.micro_batches = float(len(self._observed))
+        self._forget_observed()
+
+    def _forget_observed(self) -> None:
         self._observed.clear()
         self._acted, self._probes = 0, False
 

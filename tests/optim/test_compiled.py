@@ -318,3 +318,9 @@ def test_double_precision_and_complex_weights():
             step()
         ends.append(torch.cat([torch.view_as_real(w.detach()).flatten(), v.detach()]))
     torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-12)
+
+
+def test_the_host_is_asked_at_each_step_also_with_cuda_graphs():
+    """A recorded CUDA graph would repeat the decisions of the step that was recorded."""
+    ops = [torch.ops.infhess.decide, torch.ops.infhess.learn, torch.ops.infhess.shrink]
+    assert all(torch.Tag.cudagraph_unsafe in op.default.tags for op in ops)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.flat import real
-from infhess.optim.graph_host import decide, host_of, norm
+from infhess.optim.graph_host import decide, host_of, host_op, norm
 from infhess.optim.rate.live import Live
 from infhess.optim.scalings.gradient_scaling import SQUARES, GradientScaling, Own
 
 
-@torch.library.custom_op("infhess::shrink", mutates_args=("z",))
+@host_op("shrink", "(int host, int group, Tensor rate, Tensor(a!)[] z, Tensor[] directions) -> ()", "z")
 def shrink(host: int, group: int, rate: Tensor, z: list[Tensor], directions: list[Tensor]) -> None:
     """Shrink the weights of a group if that is due. The rate, which the host knows, puts this after the host's decision."""
     host_of(host)._shrink(group, z, directions)
@@ -24,7 +24,7 @@ def _(host: int, group: int, rate: Tensor, z: list[Tensor], directions: list[Ten
     pass
 
 
-@torch.library.custom_op("infhess::learn", mutates_args=("state",))
+@host_op("learn", "(int host, int group, Tensor(a!)[] state, Tensor[] grads) -> ()", "state")
 def learn(host: int, group: int, state: list[Tensor], grads: list[Tensor]) -> None:
     """Let the scaling learn from the gradients of a group; `state` holds what it may change, parameter after parameter."""
     host_of(host)._learn(group, state, grads)

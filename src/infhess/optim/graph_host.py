@@ -6,19 +6,27 @@ into, so that nothing breaks the graph: tensors stay in it, scalars outside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import CustomOpDef
 
 from infhess._checks import small_dtype
 from infhess.curvature.flat import widened
 
 _hosts: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _numbers = count()
+# A recorded CUDA graph would not ask the host again. Older versions of PyTorch have no tag for this, and refuse to record.
+_TAGS: dict[str, Any] = {"tags": torch.Tag.cudagraph_unsafe} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
+
+
+def host_op(name: str, schema: str, *mutates: str) -> Callable[[Callable[..., object]], CustomOpDef]:
+    """Decorator: an operator that runs on the host, and changes the arguments of these names."""
+    return torch.library.custom_op(f"infhess::{name}", schema=schema, mutates_args=mutates, **_TAGS)
 
 
 def registered(host: Any) -> int:
@@ -33,7 +41,7 @@ def host_of(number: int) -> Any:
     return _hosts[number]
 
 
-@torch.library.custom_op("infhess::decide", mutates_args=())
+@host_op("decide", "(int host, str decision, int rows, int columns, Tensor length) -> Tensor")
 def decide(host: int, decision: str, rows: int, columns: int, length: Tensor) -> Tensor:
     """A table of numbers that a method of the host returns, given a length that tensors in the graph have."""
     return length.new_tensor(getattr(_hosts[host], decision)(float(length))).view(rows, columns)

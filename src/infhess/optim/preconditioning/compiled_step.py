@@ -82,7 +82,7 @@ class _Copies:
         self.params, self.grads = params, [p.grad for p in params if p.grad is not None]
         self.weights, self._grads = [p.detach().clone() for p in params], [g.clone() for g in self.grads]
         entries = [base.state[p] for p in params if p in base.state]
-        own = [{k: v for k, v in entry.items() if not k.startswith(PREFIX)} for entry in entries]
+        own = [{k: v for k, v in entry.items() if not str(k).startswith(PREFIX)} for entry in entries]
         self._state = [(t, t.clone()) for entry in own for t in entry.values() if isinstance(t, Tensor)]
 
     def restore(self, moves: Tensor) -> None:

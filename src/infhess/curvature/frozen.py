@@ -135,8 +135,7 @@ def whole(source: Source, points: int, memory: int = MEMORY) -> Whole | None:
     if reading.unread:
         return None
     if source.split:
-        joined(
-            [part_of(batch, 0, 1) for batch in batches[:FEW]]
-        )  # inputs and targets passed as if they were two batches fail here too
+        # Inputs and targets passed as if they were two batches fail here too.
+        joined([part_of(batch, 0, 1) for batch in batches[:FEW]])
     graphs = Graphs(source, batches, left)
     return None if source.watch.random else Whole(source, graphs)

@@ -271,9 +271,8 @@ class Preconditioned(Wrapper):
     def _before_step(self) -> None:
         """If the number of micro-batches differs from the step before, decide on those seen."""
         if self._acted < len(self._observed):
-            if (
-                self._acted and self._state.steps == 1 and self._was_fresh
-            ):  # the very first decision used one micro-batch alone
+            # The very first decision used one micro-batch alone.
+            if self._acted and self._state.steps == 1 and self._was_fresh:
                 self.reset()
             if not self._acted and (report := self._act()):
                 self._unread = report.notes

@@ -76,9 +76,8 @@ def _bounds(T: Tensor, beta: Tensor, x: Tensor, rounding: float) -> tuple[Tensor
     nodes, S = torch.linalg.eigh(R)
     weights = S[:, 0].square()
     away = nodes - x[:, None]
-    nearest = (
-        away.abs().amin(1, keepdim=True).clamp(min=rounding)
-    )  # the node at x, and those that rounding cannot separate from it
+    # The node at x, and those that rounding cannot separate from it.
+    nearest = away.abs().amin(1, keepdim=True).clamp(min=rounding)
     return (weights * (away < -nearest)).sum(1), (weights * (away <= nearest)).sum(1)
 
 

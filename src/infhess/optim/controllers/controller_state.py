@@ -17,9 +17,7 @@ class ControllerState(Scalars):
     active: float = 0.0  # 1 from the first estimate on
     directions: float = 0.0  # how many directions P² has
     factor: float = 1.0  # the coefficient of the identity in P²
-    step: float = (
-        math.nan
-    )  # multiplies P²g; NaN: the base keeps its own learning rate, 0: no rate is known yet and no step is made
+    step: float = math.nan  # multiplies P²g; NaN: the base keeps its own learning rate; 0: none is known, no step
     limit: float = math.inf  # the longest step |Δw|
     momentum: float = 0.0  # set by the convex controller, around SGD without momentum
     nonconvex: float = 0.0  # 1 once negative curvature has been seen
@@ -47,9 +45,7 @@ class ControllerState(Scalars):
     micro_batches: float = 1.0  # number in the last step; more than one means gradient accumulation
     skipped: float = 0.0  # steps skipped since the last report because a gradient was not finite
     rank_noted: float = 0.0  # 1 once the user was told that the rank is not used
-    rate_limit: float = (
-        math.inf
-    )  # cap on the rate from gradient noise at the last build of P, for no noise-dominated steps
+    rate_limit: float = math.inf  # from the noise of gradients at the last build of P, without noise-dominated steps
 
     def start_over(self) -> None:
         """Reset what the controllers track after an `update`."""

@@ -84,11 +84,8 @@ class PreconditionerState:
         if self.blocks:
             return
         params = params_of(groups)
-        shapes, like, self.layout = (
-            [real(p.detach()).shape for p in params],
-            like_of(params),
-            layout_of(groups, self.how),
-        )
+        shapes, like = [real(p.detach()).shape for p in params], like_of(params)
+        self.layout = layout_of(groups, self.how)
         for block in self.layout:
             small = torch.zeros(self.rank, dtype=small_dtype(like.device), device=like.device)
             basis = like.new_zeros(self.rank, sum(shapes[i].numel() for i in block))
@@ -145,9 +142,8 @@ class PreconditionerState:
     def check(self, name: Any, p: Tensor, given: Entries) -> None:
         """Check that entries of a checkpoint fit a parameter; a checkpoint may hold all, some or none of them."""
         shape = tuple(real(p.detach()).shape)
-        sizes = {"basis": (self.rank, *shape), "gain": (self.rank,), "values": (self.rank,)} | dict.fromkeys(
-            FLAT, shape
-        )
+        sizes = dict.fromkeys(FLAT, shape) | {"gain": (self.rank,), "values": (self.rank,)}
+        sizes["basis"] = self.rank, *shape
         got = {key[len(PREFIX) :]: tuple(value.shape) for key, value in given.items() if key != NUMBERS}
         if any(sizes.get(key) != size for key, size in got.items()):
             raise ValueError(
@@ -172,10 +168,8 @@ class PreconditionerState:
         if self.controller.directions:
             self.allocate(groups)
             for own, block in zip(self.blocks, self.layout):
-                parts, first = (
-                    [entries[i][BASIS].reshape(self.rank, -1).to(own.basis) for i in block],
-                    entries[block[0]],
-                )
+                first = entries[block[0]]
+                parts = [entries[i][BASIS].reshape(self.rank, -1).to(own.basis) for i in block]
                 own.write(Block(torch.cat(parts, 1).mT, first[PREFIX + "gain"], first[PREFIX + "values"]))
 
 

@@ -54,13 +54,9 @@ class NonconvexRule:
     growth: float = 1.10  # factor per step, until the rate reaches what curvature allows
     late_growth: float = 1.03  # factor per step from then on
     settled: float = 64  # steps until the base's own scaling has settled
-    turn: float = (
-        0.7  # step t is at most turn/√(t + settled) of |w|, so that noise does not turn w faster than training did
-    )
+    turn: float = 0.7  # step t is at most turn/√(t + settled) of |w|: noise must not turn w faster than training
     adaptive_turn: float = 0.3  # the same around Adam and other adaptive bases
-    shrink: float = (
-        0.002  # most that a step may take off |w|: on a plateau, a penalty alone would shrink a net to nothing
-    )
+    shrink: float = 0.002  # most that a step takes off |w|: on a plateau a penalty alone would shrink a net to nothing
     first_probes: float = 4
     every: float = 80
     memory: float = 0.9  # decay of the moving average of shrinkage

@@ -18,7 +18,7 @@ from infhess.bench.convex_baselines import METHODS, ONLINE
 from infhess.curvature import Hessian
 from infhess.harness import AVERAGED, Job, Row, Setting, ends_of, optimum, thinned
 from infhess.harness.comparison import Cell, Comparison, best_settings, read_settings
-from infhess.harness.timing import median_seconds, timed
+from infhess.harness.timing import median_seconds, processor_seconds
 from infhess.problems import ConvexProblem, Shuffled, convex_problem
 
 EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
@@ -135,7 +135,7 @@ def solver_curve(template: Row) -> list[Row]:
         (x, y), model = (t.numpy() for t in p.data), p.model()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            seconds = timed(partial(solver.fit, x, y))
+            seconds = processor_seconds(partial(solver.fit, x, y))
         model.weight.data.copy_(torch.from_numpy(solver.coef_).reshape(model.weight.shape))
         rows.append(replace(template, data_points=iterations * len(x), seconds=seconds, loss=p.value(model)))
         if seconds > LONGEST:

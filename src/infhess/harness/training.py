@@ -143,16 +143,15 @@ def curve(
 
     Each outcome of the method is a curve of its own; if `models` is given, only those, a single one under the method's name.
 
-    A run whose loss is not finite, or above the problem's limit, has diverged and ends. Seconds exclude evaluations; for nets
-    they are CPU seconds, which do not depend on other work on the machine.
+    A run whose loss is not finite, or above the problem's limit, has diverged and ends. Seconds exclude evaluations; they
+    are CPU seconds, which depend less on other work on the machine.
     """
     shuffled = Shuffled(problem.data, template.batch_size, torch.Generator().manual_seed(template.seed))
     stream, limit, rows = CountedStream(shuffled, budget), problem.limit(), []
     longest = budget / problem.parts if isinstance(problem, NetProblem) and spacing is None else math.inf
     with seeded(template.seed):  # some methods draw from the global generator
         for run, clock in stops(problem, method, stream, (spacing or problem.spacing, longest)):
-            seconds = clock.cpu if isinstance(problem, NetProblem) else clock.wall
-            now = replace(template, data_points=stream.points, products=run.products, seconds=float(f"{seconds:.4g}"))
+            now = replace(template, data_points=stream.points, products=run.products, seconds=float(f"{clock.cpu:.4g}"))
             outcomes = run.models  # recomputed at each access
             shown = {"": outcomes[models[0]]} if len(models) == 1 else {m: outcomes[m] for m in models or outcomes}
             found = [_evaluated(problem, model, now, name) for name, model in shown.items()]

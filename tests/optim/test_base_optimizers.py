@@ -11,7 +11,7 @@ from torch import nn
 from infhess.optim.base_optimizers import (
     Momentum,
     decay,
-    decoupled_decay,
+    decayed,
     direction,
     made_with_rate,
     momentum_of,
@@ -61,12 +61,12 @@ def test_decay_adds_to_curvature_outside_of_p_and_inside_of_adams_scaling():
 
 def test_a_step_takes_off_decoupled_decay_alone():
     for base, expected in (
-        (torch.optim.AdamW([one()], lr=0.5, weight_decay=0.3), 0.3),
+        (torch.optim.AdamW([one()], lr=0.5, weight_decay=0.3), 0.15),
         (torch.optim.Adam([one()], lr=0.5, weight_decay=0.3), 0.0),
-        (torch.optim.NAdam([one()], lr=0.5, weight_decay=0.3, decoupled_weight_decay=True), 0.3),
+        (torch.optim.NAdam([one()], lr=0.5, weight_decay=0.3, decoupled_weight_decay=True), 0.15),
         (torch.optim.NAdam([one()], lr=0.5, weight_decay=0.3), 0.0),
     ):
-        assert decoupled_decay(base, base.param_groups[0]) == expected
+        assert decayed(base, base.param_groups[0]) == expected
 
 
 def test_the_rate_that_counts_as_one():

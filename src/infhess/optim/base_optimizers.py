@@ -174,9 +174,9 @@ def decay(base: torch.optim.Optimizer, root: Tensor | None) -> float:
     return found
 
 
-def decoupled_decay(base: torch.optim.Optimizer, group: Group) -> float:
-    """The share of w that a step removes by decoupled weight decay, per unit of learning rate."""
-    return float(group.get("weight_decay") or 0.0) if _decoupled(base, group) else 0.0
+def decayed(base: torch.optim.Optimizer, group: Group) -> float:
+    """The share of w that one step removes by decoupled weight decay."""
+    return float(group["lr"]) * float(group.get("weight_decay") or 0.0) if _decoupled(base, group) else 0.0
 
 
 def _decoupled(base: torch.optim.Optimizer, group: Group) -> bool:

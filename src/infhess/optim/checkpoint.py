@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.optim import optimizer as torch_optimizer
 
 from infhess._checks import count
 from infhess.curvature.batches import Batch
 from infhess.curvature.training_pass import TrainingPass
-from infhess.optim import graph_host
+from infhess.optim.graph_step import graph_step, numbered
 
 Loss = Callable[[Batch], Tensor]  # mean loss of a batch
 Some = TypeVar("Some", bound="Scalars")
@@ -50,9 +49,12 @@ class CurvatureOptimizer(torch.optim.Optimizer):
 
     _incoming: Any = None  # adopted once torch has accepted its own part of a checkpoint
     _watching = False  # whether a watch() is open
-    # Which parameters had a gradient at the last uncompiled step of a compiled loop; None if a graph cannot repeat that step.
-    _steady: list[bool] | None = None
-    _number = -1  # by which graphs find this optimizer
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Each optimizer, a copy too, has a number of its own, by which compiled steps find it."""
+        self: Any = super().__new__(cls)
+        self._number = numbered(self)
+        return self
 
     def _params(self) -> list[Tensor]:
         return params_of(self.param_groups)
@@ -64,33 +66,19 @@ class CurvatureOptimizer(torch.optim.Optimizer):
 
         @wraps(func)
         def step(self: CurvatureOptimizer, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return graph_step(self, *args, **kwargs)
             hooks = (
                 self._optimizer_step_pre_hooks
                 or self._optimizer_step_post_hooks
                 or torch_optimizer._global_optimizer_pre_hooks
                 or torch_optimizer._global_optimizer_post_hooks
             )
-            # The compiler cannot trace the check for a running profiler.
-            if hooks or (not torch.compiler.is_compiling() and torch._C._autograd._profiler_enabled()):
+            if hooks or torch._C._autograd._profiler_enabled():
                 return watched(self, *args, **kwargs)
             return func(self, *args, **kwargs)
 
         return step
-
-    # ---- compiled steps
-
-    def _with_gradient(self) -> list[bool]:
-        return [p.grad is not None for p in self._params()]
-
-    @_disable_dynamo  # imports the compiler only when called
-    def _uncompiled_step(self) -> None:
-        """A step outside the graph of a compiled loop."""
-        self._number = self._number if self._number >= 0 else graph_host.registered(self)
-        self._steady = self._with_gradient() if self._repeatable_step() else None
-
-    def _repeatable_step(self) -> bool:
-        """Make a step with the present gradients, and return whether a graph can make the next."""
-        raise NotImplementedError
 
     # ---- checkpoints
 

@@ -159,10 +159,7 @@ class Preconditioned(Wrapper):
         points = None if points is None else count(points, "points")
         self._observed.append(Observed(loss, batch, points, split and points is None, products, generator))
         # Steps usually have equally many micro-batches: decide at the last one.
-        if len(self._observed) == self._state.micro_batches:
-            return self._act()
-        self._probes = True
-        return None
+        return self._act() if len(self._observed) == self._state.micro_batches else None
 
     @contextmanager
     def watch(self, *, points: int | None = None) -> Iterator[None]:
@@ -189,7 +186,6 @@ class Preconditioned(Wrapper):
         """Add a micro-batch, unless no gradient was computed in it."""
         if done is None or done.seen:
             self._observed.append(Observed(None, done, points or (done.points if done else 0)))
-            self._probes |= done is not None
 
     @property
     def _micro_batches(self) -> int:
@@ -206,7 +202,8 @@ class Preconditioned(Wrapper):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
         if self._observed and self._state.active and not finite([p.grad for p in self._params()], self._state):
-            self._forget_observed()
+            self._observed.clear()
+            self._acted = 0
         super().zero_grad(set_to_none)
 
     def _check_observable(self) -> None:
@@ -236,7 +233,8 @@ class Preconditioned(Wrapper):
             with torch.no_grad():
                 decision = (nonconvex if state.nonconvex else convex_rule).decide(context)
         except BaseException as error:
-            self._forget_observed()
+            self._observed.clear()
+            self._acted = 0
             if not (state.active or isinstance(error, DoubleBackwardError)):
                 state.active, state.step = 1.0, 0.0  # no step is made until a learning rate is known
             raise
@@ -277,11 +275,8 @@ class Preconditioned(Wrapper):
             if not self._acted and (report := self._act()):
                 self._unread = report.notes
             self._state.micro_batches = float(len(self._observed))
-        self._forget_observed()
-
-    def _forget_observed(self) -> None:
         self._observed.clear()
-        self._acted, self._probes = 0, False
+        self._acted = 0
 
     # ---- copies and checkpoints
 

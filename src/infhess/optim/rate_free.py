@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -21,19 +21,19 @@ from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
-from infhess.optim.averaging.averaged import NUMBERS
+from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer
 from infhess.optim.checkpoint import Loss
-from infhess.optim.compilable import CompilableOptimizer
 from infhess.optim.joining import ShadowSteps, probing
 from infhess.optim.rate.difference_probe import DifferenceProbe
-from infhess.optim.rate.live import Live
+from infhess.optim.rate.live import live
 from infhess.optim.rate.probe import Reading
 from infhess.optim.rate.prober import AnyProbe, read
 from infhess.optim.reports import Rate, RateReport
 from infhess.optim.scalings import checked_defaults
+from infhess.optim.stepping import advance
 
 
-class RateFree(CompilableOptimizer, Joinable):
+class RateFree(AveragingOptimizer, Joinable):
     """An optimizer for nets without a learning rate to tune.
 
     z moves by the scaled gradient Dg, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x (Defazio et al.
@@ -247,10 +247,14 @@ class RateFree(CompilableOptimizer, Joinable):
 
         self._prober.again = DifferenceProbe(self._params(), self.state, again, random_state, distance, points)
 
-    def _prepare(self, parts: Sequence[Live], gradient: float) -> bool:
+    def _step(self) -> None:
+        parts = [part for part in map(live, self.param_groups) if part.params]
+        if not parts:
+            return
         self._rate_state.check_observed()
         if self._probes and not self._sharded:
             self._prober.expect_of_all()
+        gradient = sharded.length_of([(part.grads, part.params) for part in parts])
         if self._join_config.enable:
             Join.notify_join_context(self)
             probing(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self._params())
@@ -261,11 +265,11 @@ class RateFree(CompilableOptimizer, Joinable):
                 self._owns(part.params)
                 scaler.begin(part)
             state.wait()
-            return False
+            return
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip(math.isfinite(gradient))
-            return False
-        return True
+            return
+        advance(parts, [self._owns(part.params) for part in parts], scaler, state, self._size)
 
     # ---- copies, and processes that run out of data before others
 

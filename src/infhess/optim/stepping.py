@@ -44,29 +44,19 @@ def advance(
 
     `known` holds, for each group, the state of its parameters and their numbers of steps.
     """
-    weigh_noise(parts, [owns for owns, _ in known], state)
+    if state.weighs_noise:
+        state.weigh_noise(sum(lead(part, owns) for part, (owns, _) in zip(parts, known)))
     eps = [state.epsilon(part.group["eps"]) for part in parts]
     moves = [scaler.directions(part, ages, e) for part, (_, ages), e in zip(parts, known, eps)]
-    length = sharded.length_of([(d, part.params) for part, d in zip(parts, moves)])
-    rates = rates_of(parts, length, state, size)
-    for part, (owns, _), d, rate in zip(parts, known, moves, rates):
-        if state.shrinks and part.group["weight_decay"] is None:
-            shrink(part, owns, d, rate, state.rule)
-        move(part, owns, d, rate, state.newest)
-
-
-def rates_of(parts: Sequence[Live], length: float, state: RateState, size: WeightSize) -> list[float]:
-    """The learning rate of each group, for directions of this length together."""
     scale = max(float(part.group["lr"]) for part in parts)
+    length = sharded.length_of([(d, part.params) for part, d in zip(parts, moves)])
     rate = state.advance(length, size.at(parts, state, scale), scale)
     state.average(scale)
-    return [rate * float(part.group["lr"]) for part in parts]
-
-
-def weigh_noise(parts: Sequence[Live], owns: Sequence[Owns], state: RateState) -> None:
-    """Let the rule see ⟨g, z − x⟩ at the steps that need it."""
-    if state.weighs_noise:
-        state.weigh_noise(sum(lead(part, own) for part, own in zip(parts, owns)))
+    for part, (owns, _), d in zip(parts, known, moves):
+        step = rate * float(part.group["lr"])
+        if state.shrinks and part.group["weight_decay"] is None:
+            shrink(part, owns, d, step, state.rule)
+        move(part, owns, d, step, state.newest)
 
 
 def lead(part: Live, owns: Owns) -> float:

@@ -17,7 +17,6 @@ from infhess.optim.base_optimizers import adaptive, bare_step, made_with_rate
 from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
 from infhess.optim.controllers.context import Decision
 from infhess.optim.controllers.controller_state import ControllerState
-from infhess.optim.preconditioning.compiled_step import Decisions, compiled_step
 from infhess.optim.preconditioning.directions import PREFIX, PreconditionerState, like_of, numbers, split_entries
 from infhess.optim.preconditioning.scaled_step import scaled_step
 from infhess.optim.sharded import check_whole
@@ -29,8 +28,6 @@ LARGEST_BASIS = 2**28
 
 class Wrapper(CurvatureOptimizer):
     """Owns what was learnt about curvature; everything else belongs to the base."""
-
-    _probes = False  # whether the coming step has yet to decide on micro-batches with a loss or a graph
 
     def __init__(self, base: torch.optim.Optimizer, rank: int | None, blocks: str) -> None:
         _check_base(base)
@@ -104,16 +101,6 @@ class Wrapper(CurvatureOptimizer):
             with torch.enable_grad():
                 loss = self._run(closure) if self._drives else closure()
         self._outside_watch("step")  # a closure may end it, as Lightning's does
-        if not torch.compiler.is_compiling():
-            self._step()
-        elif self._published and not self._probes and self._steady == self._with_gradient():
-            with torch.no_grad():
-                compiled_step(self._number, self.base, self._learnt, self._capturable)
-        else:
-            self._uncompiled_step()
-        return loss
-
-    def _step(self) -> None:
         if self._micro_batches:
             self._before_step()
         if not self._state.active:
@@ -123,24 +110,7 @@ class Wrapper(CurvatureOptimizer):
                 scaled_step(self.base, self._learnt)
         if not self._published:
             self._publish()
-
-    def _repeatable_step(self) -> bool:
-        state, skipped = self._state, self._state.skipped
-        self._capturable = [group.get("capturable") for group in self.param_groups]
-        self._step()
-        made = state.step != 0 and state.skipped <= skipped
-        one_device = len({p.device for p in self._params()}) == 1
-        rates = all("lr" in group for group in self.param_groups)
-        return bool(state.active and made and one_device and rates and not state.momentum)
-
-    def _before(self, gradient: float) -> list[list[float]]:
-        if self._micro_batches:
-            self._before_step()
-        self._decisions = Decisions(self.base, self._state)
-        return self._decisions.before(gradient)
-
-    def _after(self, length: float) -> list[list[float]]:
-        return self._decisions.after(length)
+        return loss
 
     @property
     def _drives(self) -> bool:
@@ -168,8 +138,6 @@ class Wrapper(CurvatureOptimizer):
         if not math.isnan(decision.rate):
             state.active, state.step = 1.0, decision.rate / state.factor
         state.limit, state.momentum = decision.limit, decision.momentum
-        if state.momentum:  # it changes from step to step, which a graph cannot
-            self._steady = None
 
     def _source(self, loss: Loss, batches: Iterable[Batch], **options: Any) -> Hessian:
         """The curvature of the objective: of −loss if the base maximises. Options are those of `Hessian`."""

@@ -36,10 +36,9 @@ class Drift:
         self._momentum = Momentum(0.0, 1.0)
 
     def see(self, c: Tensor, group: Group) -> None:
-        """Record c, learning rate and momentum of one step. A compiled step records nothing, so that it stays one graph."""
-        if not torch.compiler.is_compiling():
-            self._seen.append((c, group.get("lr", math.nan)))
-            self._momentum = momentum_of(group)
+        """Record c, learning rate and momentum of one step."""
+        self._seen.append((c, group.get("lr", math.nan)))
+        self._momentum = momentum_of(group)
 
     def due(self, values: Tensor, gain: Tensor) -> bool:
         """Whether curvature along the steps is significantly above twice or below half of what `values` predict."""

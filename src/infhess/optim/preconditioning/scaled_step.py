@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.flat import flattened, length, real, widened
-from infhess.optim.base_optimizers import adaptive, bare_step, decoupled_decay, momentum_of, reference_rate
+from infhess.optim.base_optimizers import adaptive, bare_step, decayed, momentum_of, reference_rate
 from infhess.optim.checkpoint import params_of
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.directions import Directions, PreconditionerState, fits, numbers
@@ -33,7 +33,7 @@ def scaled_step(base: torch.optim.Optimizer, learnt: PreconditionerState) -> Non
     limited = not scales and state.step != 0 and state.limit < math.inf
     if not limited and (not finite(grads, state) or state.step == 0):
         return
-    options = options_of(base, state)
+    options = _options(base, state)
     before = [{name: group[name] for name in changed} for group, changed in zip(groups, options)]
     try:
         for group, changed in zip(groups, options):
@@ -57,7 +57,7 @@ def _counts(size: float, state: ControllerState) -> bool:
     return math.isfinite(size)
 
 
-def options_of(base: torch.optim.Optimizer, state: ControllerState) -> list[dict[str, Any]]:
+def _options(base: torch.optim.Optimizer, state: ControllerState) -> list[dict[str, Any]]:
     """Temporary options of each of the base's groups during a step; lr₀ is the rate that stands for the measured step."""
     groups = base.param_groups
     if math.isnan(state.step):
@@ -107,8 +107,7 @@ def _redirected_step(
     if state.directions:
         learnt.drift.see(coordinates(grads, params, learnt), base.param_groups[0])
     before = [None if g is None else p.detach().clone() for p, g in zip(params, grads)]
-    shares = [float(group["lr"]) * decoupled_decay(base, group) for group in base.param_groups]
-    decays = [share for share, group in zip(shares, base.param_groups) for _ in group["params"]]
+    decays = [decayed(base, group) for group in base.param_groups for _ in group["params"]]
     bare_step(base)
     redirect(params, before, decays, learnt)
 
@@ -148,40 +147,28 @@ def redirect(params: list[Tensor], before: Grads, decays: Sequence[float], state
     `before` is None for parameters that did not move. `decays` is the share of w that each parameter lost to weight decay,
     which P leaves alone. No update is longer than the limit. Without directions only the limit applies.
     """
-    limit = state.controller.limit
+    pairs, limit = zip(params, before, decays), state.controller.limit
     # Flat updates, without weight decay.
     moves: list[Tensor | None] = [
-        None if b is None else flat_and_wide(p.detach() - b).add_(flat_and_wide(b), alpha=decay)
-        for p, b, decay in zip(params, before, decays)
+        None if b is None else _flat_and_wide(p.detach() - b).add_(_flat_and_wide(b), alpha=decay)
+        for p, b, decay in pairs
     ]
     if state.controller.directions:
-        precondition_moves(moves, params, state)
+        for own, block, root in zip(state.blocks, state.layout, _roots(state, params)):
+            d = _flat(moves, own, block)
+            out = torch.mv(own.basis.mT, own.taken * torch.mv(own.basis, d if root is None else d / root))
+            for i, part in zip(block, torch.split(out if root is None else root * out, own.sizes)):
+                move = moves[i]
+                if move is not None and fits(move, len(part)):
+                    move -= part.to(move)
     moves = shortened(moves, [1.0] * len(moves), limit)[0] if limit < math.inf else moves
     for p, b, decay, move in zip(params, before, decays, moves):
         if move is not None and b is not None:
-            p.detach().copy_(moved_from(b, decay, move))
+            target = real(b) * (1 - decay) + move.view_as(real(b)).to(real(b).dtype)
+            p.detach().copy_(torch.view_as_complex(target) if p.is_complex() else target)
 
 
-def precondition_moves(moves: list[Tensor | None], params: list[Tensor], state: PreconditionerState) -> None:
-    """Apply R (I − U diag(gain) Uᵀ) R⁻¹ to flat updates, in place."""
-    for own, block, root in zip(state.blocks, state.layout, _roots(state, params)):
-        d = _flat(moves, own, block)
-        out = torch.mv(own.basis.mT, own.taken * torch.mv(own.basis, d if root is None else d / root))
-        for i, part in zip(block, torch.split(out if root is None else root * out, own.sizes)):
-            move = moves[i]
-            if move is not None and fits(move, len(part)):
-                move -= part.to(move)
-
-
-def moved_from(before: Tensor, decay: float | Tensor, move: Tensor) -> Tensor:
-    """A parameter after weight decay and a flat update."""
-    b = real(before)
-    target = b * (1 - decay) + move.view_as(b).to(b.dtype)
-    return torch.view_as_complex(target) if before.is_complex() else target
-
-
-def flat_and_wide(x: Tensor) -> Tensor:
-    """A flat vector in at least single precision."""
+def _flat_and_wide(x: Tensor) -> Tensor:
     return wide(real(x).reshape(-1))
 
 

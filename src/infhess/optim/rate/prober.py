@@ -77,11 +77,6 @@ class Prober:
             return None
 
     @property
-    def waits(self) -> bool:
-        """Whether there is something to probe at the coming step."""
-        return bool(self.pieces or self.again or self.failure)
-
-    @property
     def complete(self) -> bool:
         """Whether there are as many micro-batches as in the step before; steps usually have equally many."""
         return self.micro_batches == self.state.micro_batches
@@ -150,7 +145,7 @@ class Prober:
         """
         report, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
         try:
-            if self.waits and math.isfinite(gradient):
+            if (self.pieces or self.again or self.failure) and math.isfinite(gradient):
                 if not self._begun:
                     report = self.begin(read, params)
                 elif self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient:
@@ -162,7 +157,7 @@ class Prober:
 
     def expect_of_all(self) -> None:
         """A probe is due in all processes: one with nothing to probe reports that, so that the others do not wait for it."""
-        if world_size() > 1 and not (self._begun or self.waits):
+        if world_size() > 1 and not (self._begun or self.pieces or self.again or self.failure):
             self.failure = AbsentError("no training pass was seen in it; call watch() or observe() in all processes")
 
     def _read_anew(self, read: Read) -> None:

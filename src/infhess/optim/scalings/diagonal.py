@@ -81,8 +81,6 @@ def directions(
 
 def _fusible(squares: Sequence[Tensor], grads: Sequence[Tensor]) -> bool:
     """Whether torch's fused kernel applies: on CPUs it reads memory in order, and other devices need "step" on the device."""
-    if torch.compiler.is_compiling():
-        return False  # the compiler fuses by itself
     return all(
         g.dtype is v.dtype and g.is_cpu and g.is_contiguous() and v.is_contiguous() for g, v in zip(grads, squares)
     )

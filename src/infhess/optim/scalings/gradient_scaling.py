@@ -48,7 +48,6 @@ class GradientScaling(ABC):
     rule: ClassVar[RateFreeRule]  # the constants of the learning-rate rule for this scaling
     beta: ClassVar[float]  # default of β₂
     eps: ClassVar[float]  # default of ε, in units of the root mean square of the gradient
-    first: ClassVar[int] = 1  # the number of the first gradient in v
 
     @abstractmethod
     def fresh(self, w: Tensor) -> Own:
@@ -73,22 +72,6 @@ class GradientScaling(ABC):
     def paired(self, own: Own, beta: float, eps: float, g: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Two tensors whose dot product is xᵀDy, with the same D as in `ahead`."""
         return x, self.ahead(own, beta, eps, g, y)
-
-    def forth(self, owns: Sequence[Own], tensors: list[Tensor]) -> list[Tensor]:
-        """Tensors in the coordinates in which D is diagonal."""
-        return tensors
-
-    def back(self, owns: Sequence[Own], tensors: list[Tensor]) -> list[Tensor]:
-        """The inverse of `forth`."""
-        return tensors
-
-    def learnt(self, own: Own) -> dict[str, Tensor]:
-        """What `learn` changes in a parameter's state; empty if there is nothing to learn."""
-        return {}
-
-    def learn(self, own: Own, step: int, g: Tensor, share: Share = alone) -> None:
-        """Learn from the gradient number `step` of a parameter, whose direction is already known."""
-        return
 
     @abstractmethod
     def directions(self, step: Gradients) -> list[Tensor]:

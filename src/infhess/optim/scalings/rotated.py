@@ -61,7 +61,7 @@ class RotatedScaling(GradientScaling):
     The first gradient of a parameter only sets its bases: in its own eigenbasis a gradient says nothing about v.
     """
 
-    name, rule, beta, eps, first = "kronecker", KRONECKER, 0.99, 1e-3, 2
+    name, rule, beta, eps = "kronecker", KRONECKER, 0.99, 1e-3
 
     def fresh(self, w: Tensor) -> Own:
         """v in rotated coordinates, in the shape of w; second moment and basis of each rotated side."""
@@ -108,21 +108,15 @@ class RotatedScaling(GradientScaling):
         owns, ages, grads = step.owns, step.ages, step.grads
         if not min(ages):
             return self._some_new(step)
-        found = directions(owns, ages, step.beta, step.eps, self.forth(owns, grads))  # the first gradient is not in v
+        matrices, turned = [i for i, own in enumerate(owns) if _rotated(own)], list(grads)
+        for i in matrices:
+            turned[i] = forth(owns[i], grads[i])
+        found = directions(owns, ages, step.beta, step.eps, turned)  # the first gradient is not in v
         counted(owns)
-        found = self.back(owns, found)
-        for own, age, g in zip(owns, ages, grads):
-            if _rotated(own):
-                self.learn(own, int(age) + 1, g, step.share)
+        for i in matrices:
+            found[i] = back(owns[i], found[i])
+            self._learn(owns[i], int(ages[i]) + 1, grads[i], step.share)
         return found
-
-    def forth(self, owns: Sequence[Own], tensors: list[Tensor]) -> list[Tensor]:
-        """Rotated; vectors unchanged."""
-        return [forth(own, x) if _rotated(own) else x for own, x in zip(owns, tensors)]
-
-    def back(self, owns: Sequence[Own], tensors: list[Tensor]) -> list[Tensor]:
-        """Rotated back."""
-        return [back(own, x) if _rotated(own) else x for own, x in zip(owns, tensors)]
 
     def _some_new(self, step: Gradients) -> list[Tensor]:
         new, old = ([i for i, age in enumerate(step.ages) if bool(age) is known] for known in (False, True))
@@ -133,11 +127,7 @@ class RotatedScaling(GradientScaling):
                 found[i] = d
         return found
 
-    def learnt(self, own: Own) -> dict[str, Tensor]:
-        """v, second moments and bases of a rotated parameter."""
-        return {name: own[name] for name in (SQUARES, *LEFT, *RIGHT) if name in own} if _rotated(own) else {}
-
-    def learn(self, own: Own, step: int, g: Tensor, share: Share = alone) -> None:
+    def _learn(self, own: Own, step: int, g: Tensor, share: Share) -> None:
         """Update the second moments of both sides, and refresh the bases when due."""
         if step % max(1, int(SHARE * SHARE * step)) == 0:
             _gather(own, as_matrix(g), max(1 - MEMORY, 1 / step))

@@ -26,6 +26,8 @@ def as_real(x: Any, name: str, like: Tensor | None = None) -> Tensor:
     if not x.is_floating_point():
         remedy = "take its real and imaginary part apart" if x.is_complex() else "convert it with .to(torch.float64)"
         raise TypeError(f"{name}: expected a real floating-point dtype, got {x.dtype}; {remedy}")
+    if x.is_meta:
+        raise ValueError(f"{name}: expected numbers, got a tensor on the meta device, which has none")
     real: Tensor = x.detach()
     return real
 

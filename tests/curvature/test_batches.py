@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import infhess
-from infhess import Hessian, infer, spectrum
+from infhess import Hessian, density, infer, largest, spectrum
 from small_data import loader, problem, replaced
 from util import F64, close, randn
 
@@ -43,6 +43,11 @@ def test_endless_one_shot_and_repeated_iterables():
     dry.gradient()
     with pytest.raises(ValueError, match="run dry"):
         dry.gradient()
+    for estimate in (largest, density, lambda s: spectrum(s, k=1), lambda s: spectrum(s, k=1, by="layer")):
+        with pytest.raises(ValueError, match="expected at least one batch"):
+            estimate(Hessian(loss, {"w": w}, []))
+    with pytest.raises(ValueError, match="expected at least one batch"):
+        spectrum(again, k=1).along([])
     reader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=2)
     loader = Hessian(lambda b: loss(b[0]), [w], reader)
     assert loader.stream.population == 4

@@ -38,6 +38,12 @@ def test_half_precision_sources(dtype):
     assert infer(torch.eye(5).to(dtype), 2).mean.dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_of_a_half_precision_matrix_are_not_rounded(dtype):
+    A, v = spd(7).to(dtype), torch.randn(7, generator=torch.Generator().manual_seed(0))
+    close(Products(A).matvec(v), A.float() @ v, 1e-6)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -60,6 +61,14 @@ def test_the_papers_layers_share_b0_and_set_the_step_to_its_inverse():
     sigma = report.values
     assert len(sigma) == 4
     close(torch.sort(1 / values[values < 1 - 1e-9]).values, torch.sort(sigma[sigma > 1 + 1e-9]).values, 1e-6)
+
+
+@pytest.mark.parametrize("method", ["paper", "curvature"])
+def test_a_layer_without_entries_is_left_alone(method):
+    p, q = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.empty(0, 3))
+    opt = infhess.Preconditioned(torch.optim.SGD([p, q], lr=0.1), rank=2, method=method, blocks="layer")
+    report = opt.update(lambda b: (p - 3).square().sum() * b.mean() + q.sum(), [torch.ones(4, 1)] * 8)
+    close(report.values, torch.full_like(report.values, 2.0), 1e-5)
 
 
 def test_lambda0_of_the_layers_has_the_missing_one_over_n():

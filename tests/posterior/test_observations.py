@@ -83,6 +83,7 @@ BAD = {
     "complex": ((GOOD[0].to(torch.complex128), GOOD[1]), TypeError, "floating-point"),
     "dtypes": ((GOOD[0].float(), GOOD[1]), TypeError, "dtype"),
     "devices": ((GOOD[0], torch.ones(4, 2, dtype=F64, device="meta")), ValueError, "meta"),
+    "no numbers": (tuple(t.to("meta") for t in GOOD), ValueError, "meta device, which has none"),
     "words": (("many", GOOD[1]), TypeError, "expected a tensor"),
 }
 

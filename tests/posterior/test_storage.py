@@ -53,6 +53,9 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path):
         load(tmp_path)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "absent")
+    with pytest.raises(IsADirectoryError, match="expected the name of a file, got a folder"):
+        condition(PRIORS[0], randn(6, 2), randn(6, 2)).save(tmp_path)
+    assert os.listdir(tmp_path) == ["p.safetensors"]
 
 
 def test_a_saved_posterior_comes_back_bit_for_bit(tmp_path):

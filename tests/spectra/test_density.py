@@ -215,6 +215,9 @@ def test_bad_input():
     for options, message in (({"atol": 0}, "atol"), ({"starts": 0}, "starts"), ({"zero": -1.0}, "zero")):
         with pytest.raises(ValueError, match=message):
             density(torch.eye(3), **options)
+    for ask in (density(torch.eye(3)).cdf, density(torch.eye(3)).interval):
+        with pytest.raises(ValueError, match="x: expected numbers, got NaN"):
+            ask(torch.tensor([1.0, torch.nan]))
 
 
 def test_batch_norm_is_never_cut():

@@ -27,6 +27,19 @@ def test_shares_in_any_unit(unit, dtype, copies):
     close(found.cdf(torch.tensor([0.0, 6.0], dtype=F64) * unit), torch.tensor([0.5, 10 / 12], dtype=F64), 0.1)
 
 
+@pytest.mark.parametrize("unit", [1e-20, 1e-8, 1e20])
+def test_a_density_is_as_narrow_as_its_unit(unit):
+    grid = density(torch.eye(4, dtype=F64) * unit).grid / unit
+    assert grid[0] > 0.9
+    assert grid[-1] < 1.1
+
+
+@pytest.mark.parametrize("what", [largest, lambda A: spectrum(A, k=1)])
+def test_units_whose_squares_overflow_are_named(what):
+    with pytest.raises(ValueError, match="change the unit of B"):
+        what(torch.eye(3, dtype=F64) * 1e200)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_products_that_are_not_finite_are_named(value):
     with pytest.raises(ValueError, match="a product holds NaN or infinity"):

@@ -25,6 +25,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
     help="Curvature of PyTorch losses from noisy mini-batches, with error bars, and training without a learning rate.",
+    epilog="Example: `infhess demo`",
 )
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")

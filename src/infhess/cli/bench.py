@@ -16,7 +16,11 @@ from infhess.cli.usage import one_kind, remedies
 if TYPE_CHECKING:
     from infhess.harness.rows import RowFile
 
-bench = typer.Typer(no_args_is_help=True, help="Side by side with the alternatives, in one run.")
+bench = typer.Typer(
+    no_args_is_help=True,
+    help="Side by side with the alternatives, in one run.",
+    epilog="Example: `infhess bench deep --quick`",
+)
 bench.command()(curvature)
 bench.command()(deep)
 

@@ -10,7 +10,11 @@ import typer
 from infhess.cli.options import DataDir
 from infhess.cli.usage import remedies
 
-data = typer.Typer(no_args_is_help=True, help="Data sets: what there is, and how to get it.")
+data = typer.Typer(
+    no_args_is_help=True,
+    help="Data sets: what there is, and how to get it.",
+    epilog="Example: `infhess data get mnist`",
+)
 
 
 @data.command("list")

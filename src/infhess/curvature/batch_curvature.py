@@ -278,8 +278,10 @@ def relative_step(eps: float) -> float:
 def scalar(value: Any) -> Tensor:
     """Check that the loss is a finite scalar tensor that depends on something."""
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
-        shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"loss: expected a scalar tensor for a batch, got {shown}; return the mean loss of the batch")
+        shown = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"loss: expected a scalar tensor for a batch, got {shown}; return the mean loss of the batch as a float"
+        )
     if not value.requires_grad:
         raise ValueError(
             "loss: it does not depend on any parameter; does it detach, or run under no_grad or inference_mode?"

@@ -19,6 +19,7 @@ from infhess._checks import count
 Batch = Any
 TOKENS = (torch.int32, torch.int64)  # what indices of tokens and classes are stored as
 _END = object()
+EMPTY = "batches: expected at least one batch, got an empty iterable, or one that has run dry"
 
 
 def tensors(batch: Batch) -> Iterator[Tensor]:
@@ -200,6 +201,8 @@ class Stream:
         """The data points of one pass, over all processes, if each point is known to come once per pass."""
         own = None if self._one_shot else population(self._batches, self._points_of)
         unknown, known = self._sum(float(own is None)), self._sum(own or 0)
+        if not (unknown or known):
+            raise ValueError(EMPTY)
         return None if unknown else round(known)
 
     def is_pass(self, number: int) -> bool:
@@ -229,7 +232,7 @@ class Stream:
             self.passes += 1
             batch = next(self._iterator, _END)
             if batch is _END and not self._one_shot:
-                raise ValueError("batches: expected at least one batch, got an empty iterable, or one that has run dry")
+                raise ValueError(EMPTY)
         if batch is _END:
             raise ValueError(
                 "batches: the iterator has run dry; pass something that can be iterated again (a DataLoader, a list), "

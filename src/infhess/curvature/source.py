@@ -114,6 +114,8 @@ class Products(Source):
             raise TypeError(f"gradient: expected a callable that gives a vector, got {type(gradient).__name__}")
         if operator is not None:
             size = _square(operator, size)
+        if isinstance(operator, Tensor) and operator.is_floating_point():
+            operator = _single(operator)  # products of a half-precision matrix would be rounded
         if size is None:
             raise TypeError("size: expected the number of rows N, which a callable matvec does not tell; pass size=N")
         self.size, self._points, self._generator = count(size, "size"), points and count(points, "points"), generator
@@ -164,7 +166,7 @@ class Products(Source):
         vector = as_real(x, name)
         if vector.shape != (self.size,):
             raise ValueError(f"{name}: expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
-        return vector.float() if vector.dtype.itemsize < 4 else vector
+        return _single(vector)
 
 
 def as_source(source: Any, generator: torch.Generator | None = None) -> Source:
@@ -200,4 +202,9 @@ def _like(operator: Any) -> Tensor:
     if operator is None or not _is_torch(operator):
         return torch.empty(0, dtype=torch.float64)
     like = as_real(torch.empty(0, dtype=operator.dtype, device=getattr(operator, "device", "cpu")), "matrix")
-    return like.float() if like.dtype.itemsize < 4 else like
+    return _single(like)
+
+
+def _single(x: Tensor) -> Tensor:
+    """The tensor in at least single precision."""
+    return x.float() if x.dtype.itemsize < 4 else x

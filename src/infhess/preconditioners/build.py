@@ -224,6 +224,9 @@ def _paper_blocks(
 
 
 def _with_bars(posterior: Posterior, rank: int) -> tuple[Block, Tensor]:
+    if not rank:  # parameters without entries
+        none = posterior.observations.Y[:, :0]
+        return Block(none, none.new_zeros(0), none.new_zeros(0)), none.new_zeros(0)
     block = paper_block(posterior, rank)
     variances = torch.stack([posterior.variance(u, u) for u in block.U.mT])
     return block, variances.sqrt().to(block.values)

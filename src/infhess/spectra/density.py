@@ -196,7 +196,7 @@ def _density(law: Law, zero: float | None, error: float, points: int, cost: tupl
 def _widths(seen: Quadrature) -> Tensor:
     """Width of the smoothing of each node: its uncertainty, the smaller of its residual and the distance to its neighbours."""
     theta, _, residual = seen.nodes()
-    extent = float(theta.max() - theta.min()) or max(float(theta.abs().max()), 1.0)
+    extent = float(theta.max() - theta.min()) or float(theta.abs().max()) or 1.0
     edges = torch.nn.functional.pad(theta[:, None], (1, 1), mode="replicate")[:, 0]
     gap = (edges[:, 2:] - edges[:, :-2]) / 2 if theta.shape[1] > 1 else torch.zeros_like(theta)
     return torch.minimum(gap, residual).clamp(min=FINEST * extent)

@@ -106,6 +106,8 @@ class Density:
 
     def _points(self, x: Any) -> tuple[Tensor, torch.Size]:
         x = as_real(float(x) if isinstance(x, int | float) else x, "x").to(self._law.seen.T)
+        if bool(x.isnan().any()):
+            raise ValueError("x: expected numbers, got NaN")
         return x.reshape(-1), x.shape
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from infhess._checks import column_norms, finite
+from infhess._checks import LARGEST, column_norms, finite
 from infhess.curvature import Source
 from infhess.curvature.chunked_products import ChunkedProducts
 from infhess.curvature.frozen import Whole
@@ -110,6 +110,8 @@ class Krylov:
         """β and the next direction, from a mean product and its coefficients along the directions so far."""
         Q, eps = self.Q[: j + 1], torch.finfo(mean.dtype).eps
         size = float(column_norms(mean))
+        if size > LARGEST:
+            raise ValueError(f"product {j} is {size:.0e} long, more than {LARGEST:g}; change the unit of B")
         rest = _off(torch.addmv(mean, Q.mT, along, alpha=-1), Q)  # twice is enough
         self.beta = float(column_norms(rest))
         self.residual = self.beta**2 - noise

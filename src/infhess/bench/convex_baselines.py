@@ -65,12 +65,12 @@ METHODS: dict[str, Baseline] = {
     "sgd": Baseline(methods.sgd, _RATES),
     "momentum .9": Baseline(partial(methods.sgd, momentum=0.9), _RATES),
     ADAM: Baseline(methods.adam, _RATES[3:11], 1e-3),
-    "Adam, cosine": Baseline(partial(methods.adam, run=methods.Cosine), _RATES[3:11], models=("",)),
+    "Adam, cosine": Baseline(partial(methods.adam, run=methods.Scheduled), _RATES[3:11], models=("",)),
     "schedule-free sgd": Baseline(partial(schedule_free, base="SGD"), _RATES, 1.0, ("",), "schedulefree"),
     "schedule-free AdamW": Baseline(partial(schedule_free, base="AdamW"), _RATES[3:11], 0.0025, ("",), "schedulefree"),
     "Prodigy": Baseline(methods.prodigy, (0.1, 0.3, 3.0, 10.0), 1.0, package="prodigyopt"),
     "PSGD, low rank 10": Baseline(
-        methods.by_setting(LowRankPsgd), (0.003, 0.03, 0.1, 0.3, 1.0), 0.01, ("",), "psgd-torch"
+        partial(partial, LowRankPsgd), (0.003, 0.03, 0.1, 0.3, 1.0), 0.01, ("",), "psgd-torch"
     ),
     "L-BFGS, full batch": Baseline(fixed(FullBatch), models=("",)),
 }

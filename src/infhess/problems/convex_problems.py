@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from infhess.data import digits
-from infhess.problems.features import constant, sarcos_polynomial, signs, standardised, three_or_five
+from infhess.problems.features import apart, constant, sarcos_polynomial, signs, standardised, three_or_five
 from infhess.problems.shuffled import Data, Loss, objective
 
 
@@ -176,9 +176,8 @@ def sarcos_mapped() -> ConvexProblem:
 
 def held_out(problem: ConvexProblem) -> ConvexProblem:
     """The same problem with every tenth row, which for SARCOS is the test file, kept out of training."""
-    x, y = problem.data
-    test = torch.arange(len(x)) % 10 == 0
-    return replace(problem, data=(x[~test], y[~test]), test=(x[test], y[test]))
+    data, test = apart(*problem.data, every=10)
+    return replace(problem, data=data, test=test)
 
 
 def mnist_logistic() -> ConvexProblem:

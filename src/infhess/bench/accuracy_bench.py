@@ -19,7 +19,8 @@ from infhess.bench.recorder import MINIMIZE, EnoughError, Recorder
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
 from infhess.experiments.plots import Line
-from infhess.harness import EXACT, START, Cells, Job, Row, Target, at_most, markdown, target_cells
+from infhess.harness import EXACT, START, Cells, Job, Row, Target, at_most, target_cells
+from infhess.harness.curves import solved_rows
 from infhess.problems import ConvexProblem
 from infhess.problems.convex_problems import CONVEX
 from infhess.problems.unseen_problems import UNSEEN
@@ -46,10 +47,8 @@ def optima(names: Sequence[str]) -> Iterator[Job]:
 
 def optimum_rows(template: Row) -> list[Row]:
     """The solution by Newton's method in double precision, and the start; the metric is how many numbers the data holds."""
-    p = accuracy_problem(template.problem)
-    x = p.data[0]
-    ends = {EXACT: p.value(p.solved()), START: p.value(p.model())}
-    return [replace(template, method=m, data_points=len(x), loss=loss, metric=x.numel()) for m, loss in ends.items()]
+    problem = accuracy_problem(template.problem)
+    return solved_rows(replace(template, metric=problem.data[0].numel()), problem)
 
 
 def jobs(rows: Sequence[Row], name: str, seeds: Sequence[int]) -> Iterator[Job]:
@@ -113,16 +112,9 @@ class Axes(harness.Axes):
         passes = row.data_points / self.curves.best(row.problem).data_points
         return {"passes": passes, "work": row.metric, "seconds": row.seconds}[axis]
 
-    def best(self, axis: str, name: str, methods: Sequence[str], gap: float) -> tuple[str, float]:
-        """The best of several methods, and its cost."""
-        found = {m: self.to(axis, name, m, 0, gap) for m in methods}
-        ran = {m: v for m, v in found.items() if v == v} or {"none": math.inf}
-        name_of = min(ran, key=lambda m: ran[m])
-        return name_of, ran[name_of]
-
     def least(self, axis: str, name: str, methods: Sequence[str], gap: float) -> tuple[float, str]:
         """The cost of the best method, and ""; if none reached the gap, what the closest had spent, and a remark."""
-        _, value = self.best(axis, name, methods, gap)
+        _, value = self.best(axis, name, dict.fromkeys(methods, 0), gap)
         ran = [m for m in methods if self.curves.runs(name, m, 0)]
         if value < math.inf or not ran:
             return value, ""
@@ -148,8 +140,7 @@ def report(rows: Sequence[Row], folder: Path, seeds: Sequence[int]) -> str:
         page.notes("bench-convex-accuracy", **values),
         [("minimize, and the best of the others", lead), ("Targets", aims), *everything(axes)],
     )
-    whole.write(folder, summary=lead, targets=aims)
-    return f"{markdown(lead)}\n{markdown(aims)}"
+    return whole.write(folder, summary=lead, targets=aims)
 
 
 def unrun(axes: Axes) -> dict[str, list[str]]:
@@ -170,8 +161,9 @@ def ahead(axes: Axes) -> Cells:
     lines = [head]
     for name, batch in product(axes.problems, BATCHES):
         mine = [number(axes.to(a, name, MINIMIZE, batch, 1e-8)) for a in AXES]
-        rivals = axes.best("passes", name, FIRST_ORDER, 1e-8), axes.best("seconds", name, axes.others(name), 1e-8)
-        lines.append([f"{name}, {batch}", *mine, *(f"{number(v)} ({m})" for m, v in rivals)])
+        rivals = {"passes": FIRST_ORDER, "seconds": axes.others(name)}
+        best = [axes.best(axis, name, dict.fromkeys(methods, 0), 1e-8) for axis, methods in rivals.items()]
+        lines.append([f"{name}, {batch}", *mine, *(f"{number(v)} ({m})" for m, v in best)])
     return lines
 
 

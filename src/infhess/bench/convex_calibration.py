@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from infhess.harness import EXACT, START, Job, Key, Row, at_least, at_most, target_cells, written
+from infhess.harness.curves import solved_rows
 from infhess.minimizing.minimize import GIB
 from infhess.minimizing.run import Run
 from infhess.problems import ConvexProblem
@@ -91,9 +92,7 @@ def jobs(quick: bool = False) -> Iterator[Job]:
 
 def ends_rows(template: Row, case: Case) -> list[Row]:
     """The minimum by Newton's method in double precision, and the start."""
-    p = calibrated_problem(case)
-    ends = {EXACT: p.value(p.solved()), START: p.value(p.model())}
-    return [replace(template, method=m, data_points=case.n, loss=loss) for m, loss in ends.items()]
+    return solved_rows(template, calibrated_problem(case))
 
 
 def passes(template: Row, case: Case, share: int) -> list[Row]:

@@ -65,14 +65,11 @@ def ahead(axes: Axes, gaps: Sequence[float]) -> Cells:
 
 def _ratio(axes: Axes, axis: str, name: str, batch: int, gap: float) -> str:
     mine = axes.to(axis, name, ONLINE, batch, gap)
-    others = (m for m in axes.curves.methods(name, batch) if not m.startswith("infhess"))
-    found = {m: axes.to(axis, name, m, batch, gap) for m in others}
-    if axis == "seconds":
-        found |= {m: axes.to(axis, name, m, 0, gap) for m in LIBRARY}
-    best = min(found, key=lambda m: found[m] if found[m] == found[m] else math.inf, default="")
-    if not best or not found[best] < math.inf:
+    others = {m: batch for m in axes.curves.methods(name, batch) if not m.startswith("infhess")}
+    best, theirs = axes.best(axis, name, others | (dict.fromkeys(LIBRARY, 0) if axis == "seconds" else {}), gap)
+    if theirs == math.inf:
         return "no baseline" if mine < math.inf else "nobody"
-    return f"{found[best] / mine:.2f} ({best.removesuffix(', tuned')})" if mine < math.inf else f"0 ({best})"
+    return f"{theirs / mine:.2f} ({best.removesuffix(', tuned')})" if mine < math.inf else f"0 ({best})"
 
 
 def targets(axes: Axes, rows: Sequence[Row]) -> list[Target]:
@@ -94,11 +91,10 @@ def _rivals(axes: Axes) -> list[Target]:
     found = []
     for axis, name, gap in product(("work", "seconds"), axes.problems, GAPS[1:]):
         mine = axes.to(axis, name, ONLINE, 256, gap)
-        theirs = [axes.to(axis, name, m, 256, gap) for m in RIVALS]
-        best = min((t for t in theirs if t == t), default=math.nan)
-        if mine < math.inf and best == best:
+        best, theirs = axes.best(axis, name, dict.fromkeys(RIVALS, 256), gap)
+        if mine < math.inf and best in RIVALS:
             what = f"{name}, batch 256, {axis} to {gap:.0e}: best of paper, SketchySGD, Adam / infhess"
-            found.append(at_least(what, best / mine, 1))
+            found.append(at_least(what, theirs / mine, 1))
     return found
 
 

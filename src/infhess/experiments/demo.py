@@ -16,11 +16,10 @@ from infhess.data import digits
 from infhess.experiments import plots
 from infhess.harness import AVERAGED, BESIDE, Cells, Problem, Row, Run, curve, markdown, online, sgd, write
 from infhess.harness.methods import adam
+from infhess.problems import CountedStream, Data, NetProblem, Shuffled
 from infhess.problems.convex_problems import ConvexProblem, logistic
 from infhess.problems.features import constant, signs
-from infhess.problems.net_problems import NetProblem
 from infhess.problems.nets import mlp
-from infhess.problems.shuffled import CountedStream, Data, Shuffled
 from infhess.spectra import spectrum
 
 EXPERIMENT, CONVEX, NET, SHARPNESS = "demo", "digits 3 against 5", "a net on digits", "sharpness of that net"

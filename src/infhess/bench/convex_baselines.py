@@ -9,6 +9,7 @@ import torch
 from infhess.bench.published import sketchy
 from infhess.harness import AVERAGED, Baseline, Run, fixed, methods, schedule_free
 from infhess.problems import ConvexProblem, CountedStream
+from infhess.problems.shuffled import closure
 
 
 class FullBatch(Run):
@@ -22,17 +23,14 @@ class FullBatch(Run):
     def step(self) -> None:
         """One iteration."""
         before = self.stream.points
-        self.optimizer.step(self.closure)  # type: ignore[no-untyped-call]
+        self.optimizer.step(closure(self.optimizer, self.whole))  # type: ignore[no-untyped-call]
         if self.stream.points == before:  # it has converged, and reads nothing any more
-            self.closure()
+            self.whole()
 
-    def closure(self) -> torch.Tensor:
-        """Value and gradient over all the data."""
-        parts = list(self.stream.epoch())
-        self.optimizer.zero_grad()
-        value = self.loss((torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])))
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
+    def whole(self) -> torch.Tensor:
+        """The loss over all the data."""
+        x, y = zip(*self.stream.epoch())
+        return self.loss((torch.cat(x), torch.cat(y)))
 
 
 class LowRankPsgd(Run):

@@ -111,9 +111,8 @@ def little_memory(template: Row, case: Case) -> list[Row]:
 def begun(template: Row, case: Case, most: int, memory: float) -> Run:
     """A run that has read nothing yet."""
     p = calibrated_problem(case)
-    model, (x, y), started = p.model(), p.data, time.perf_counter()
-    order = torch.randperm(case.n, generator=torch.Generator().manual_seed(template.seed))
-    batches = [(x[i], y[i]) for i in torch.split(order, template.batch_size)]
+    model, started = p.model(), time.perf_counter()
+    batches = p.batches(template.batch_size, template.seed)
     return Run(p.loss(model), model.parameters(), batches, TARGET, most, memory, None, started)
 
 

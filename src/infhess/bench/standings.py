@@ -32,8 +32,7 @@ class Standings:
 
     def __init__(self, rows: Sequence[Row], seeds: Sequence[int]) -> None:
         self.curves = Curves([row for row in rows if row.experiment == EXPERIMENT and row.seed in seeds])
-        self.problems = list(dict.fromkeys(row.problem for row in self.curves.rows))
-        self.end = cache(self._end)
+        self.problems, self.end = self.curves.problems, cache(self._end)
 
     def runs(self, problem: str, title: str) -> list[list[Row]]:
         """One list of rows per seed."""

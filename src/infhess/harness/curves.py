@@ -21,6 +21,7 @@ class Curves:
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = list(rows)
+        self.problems = list(dict.fromkeys(row.problem for row in self.rows))
         self._by: dict[tuple[str, str, int], dict[int, list[Row]]] = {}
         for row in self.rows:
             self._by.setdefault((row.problem, row.method, row.batch_size), {}).setdefault(row.seed, []).append(row)
@@ -64,12 +65,8 @@ class Curves:
         return self.first(problem, method, batch, lambda r: self.gap(r) <= gap, lambda r: float(r.data_points))
 
 
-class Axes:
+class Axes(Curves):
     """Curves with the axes on which methods are compared; a subclass defines the cost of a row on each."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self.curves = Curves(rows)
-        self.problems = list(dict.fromkeys(row.problem for row in self.curves.rows))
 
     def value(self, axis: str, row: Row) -> float:
         """The cost of a row on a named axis."""
@@ -77,11 +74,9 @@ class Axes:
 
     def to(self, axis: str, problem: str, method: str, batch: int, gap: float) -> float:
         """The cost to reach a gap, median over seeds; infinite if it was not reached, NaN if it was not run."""
-        return self.curves.first(
-            problem, method, batch, lambda r: self.curves.gap(r) <= gap, lambda r: self.value(axis, r)
-        )
+        return self.first(problem, method, batch, lambda r: self.gap(r) <= gap, lambda r: self.value(axis, r))
 
-    def best(self, axis: str, problem: str, runs: Mapping[str, int], gap: float) -> tuple[str, float]:
+    def cheapest(self, axis: str, problem: str, runs: Mapping[str, int], gap: float) -> tuple[str, float]:
         """The cheapest of several methods, given with their batch sizes, and its cost; "none" if none was run."""
         found = {method: self.to(axis, problem, method, batch, gap) for method, batch in runs.items()}
         known = {method: cost for method, cost in found.items() if not math.isnan(cost)} or {"none": math.inf}

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from infhess.data import digits
 from infhess.problems.features import apart, constant, sarcos_polynomial, signs, standardised, three_or_five
-from infhess.problems.shuffled import Data, Loss, objective
+from infhess.problems.shuffled import Data, Loss, Shuffled, objective
 
 
 def squares(outputs: Tensor, y: Tensor) -> Tensor:
@@ -85,6 +85,10 @@ class ConvexProblem:
         model = nn.Linear(x.shape[1], self.outputs, bias=False, dtype=x.dtype)
         nn.init.zeros_(model.weight)
         return model
+
+    def batches(self, size: int, seed: int) -> list[Data]:
+        """All of the data in random order, in batches of this size; the last one may be smaller."""
+        return list(Shuffled(self.data, size, torch.Generator().manual_seed(seed), every=True))
 
     def loss(self, model: nn.Module) -> Callable[[Data], Tensor]:
         """Batch ↦ mean loss of the model."""

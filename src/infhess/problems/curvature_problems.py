@@ -14,7 +14,7 @@ from infhess.curvature import GaussNewton, Hessian
 from infhess.curvature.batch_source import BatchSource
 from infhess.data import digits, mnist
 from infhess.problems.features import constant, sarcos_polynomial, three_or_five
-from infhess.problems.shuffled import Shuffled
+from infhess.problems.shuffled import Shuffled, closure
 
 Model = Callable[[Tensor, Tensor], Tensor]
 
@@ -65,14 +65,8 @@ def minimised(problem: CurvatureProblem, steps: int) -> CurvatureProblem:
     """The same problem after some steps of full-batch L-BFGS."""
     w = problem.w.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([w], max_iter=steps, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value: Tensor = problem.loss(problem.model(w, problem.x), problem.y)
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    loss = closure(optimizer, lambda: problem.loss(problem.model(w, problem.x), problem.y))
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
     return replace(problem, w=w.detach())
 
 

@@ -72,6 +72,18 @@ def objective(loss: Loss, model: nn.Module, l2: float) -> Callable[[Data], Tenso
     return value
 
 
+def closure(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """What `step` of an optimizer takes: zero the gradients, and compute the loss and its gradients."""
+
+    def evaluated() -> Tensor:
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    return evaluated
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Within the block torch's global generator starts from this seed; afterwards it is restored."""

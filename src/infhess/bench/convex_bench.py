@@ -35,14 +35,14 @@ WORST = 1e3
 LONGEST = 20  # seconds of one call of a solver, after which no longer call is made
 
 
-def jobs(seeds: Sequence[int], budgets: dict[str, int], *, settings: dict[str, Setting] | None = None) -> Iterator[Job]:
+def jobs(seeds: Sequence[int], budgets: dict[str, int]) -> Iterator[Job]:
     """Every method on every problem and batch size: at its default if it has one, and as tuned."""
-    comparison, chosen = Comparison(EXPERIMENT, convex_problem, thinned), tuned() if settings is None else settings
+    comparison, settings = Comparison(EXPERIMENT, convex_problem, thinned), tuned()
     for name, budget in budgets.items():
         yield optimum(EXPERIMENT, name)
         for batch in BATCHES:
             yield Job(Row(EXPERIMENT, name, COST, 0, batch), cost_of_a_product)
-            yield from comparison.jobs([Cell(name, batch, budget)], METHODS, seeds, chosen)
+            yield from comparison.jobs([Cell(name, batch, budget)], METHODS, seeds, settings)
         for method in LIBRARY:
             yield Job(Row(EXPERIMENT, name, method, seeds[0]), solver_curve)
 

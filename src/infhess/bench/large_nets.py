@@ -108,7 +108,7 @@ def run(case: Case, seed: int) -> dict[str, Any]:
     low, high = found.interval()
     return {
         "seconds": time.perf_counter() - start, "peak": peak, "stated": found.memory,
-        "products": found.products, "data_points": found.data_points, "weights": source.size,
+        "products": found.products, "data_points": found.data_points,
         "value": float(found.values[0]), "width": float((high - low)[0] / 2 / found.values[0]),
     }  # fmt: skip
 

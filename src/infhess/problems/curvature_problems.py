@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from infhess.problems.features import constant, sarcos_polynomial, three_or_five
 from infhess.problems.shuffled import Shuffled, closure
 
 Model = Callable[[Tensor, Tensor], Tensor]
+HIDDEN, CLASSES = 24, 10  # of the small net
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,11 @@ def linear(w: Tensor, x: Tensor) -> Tensor:
     return x @ w
 
 
-def one_hidden(w: Tensor, x: Tensor, hidden: int = 24, classes: int = 10) -> Tensor:
+def one_hidden(w: Tensor, x: Tensor) -> Tensor:
     """A tanh layer and a linear layer, with the weights in one flat vector."""
     inputs = x.shape[1]
-    a, b, c, d = torch.split(w, [inputs * hidden, hidden, hidden * classes, classes])
-    return torch.tanh(x @ a.view(inputs, hidden) + b) @ c.view(hidden, classes) + d
+    a, b, c, d = torch.split(w, [inputs * HIDDEN, HIDDEN, HIDDEN * CLASSES, CLASSES])
+    return torch.tanh(x @ a.view(inputs, HIDDEN) + b) @ c.view(HIDDEN, CLASSES) + d
 
 
 def minimised(problem: CurvatureProblem, steps: int) -> CurvatureProblem:
@@ -84,9 +86,8 @@ def mnist_start() -> CurvatureProblem:
 def mlp_on(images: Tensor, labels: Tensor, matrix: str = "hessian") -> CurvatureProblem:
     """A small net with cross-entropy on images, with Xavier initialisation."""
     x = images.reshape(len(images), -1)
-    inputs, hidden, classes, g = x.shape[1], 24, 10, torch.Generator().manual_seed(0)
-    parts = []
-    for ins, outs in ((inputs, hidden), (hidden, classes)):
+    g, parts = torch.Generator().manual_seed(0), []
+    for ins, outs in pairwise((x.shape[1], HIDDEN, CLASSES)):
         weights = torch.randn(ins, outs, generator=g, dtype=x.dtype) * (2 / (ins + outs)) ** 0.5
         parts += [weights.reshape(-1), torch.zeros(outs, dtype=x.dtype)]
     return CurvatureProblem(torch.cat(parts), x, labels, one_hidden, nn.CrossEntropyLoss(), matrix)

@@ -15,10 +15,10 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from infhess._checks import count
 from infhess._precision import full_precision, full_precision_step
+from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, sizes_of
 from infhess.curvature.flat import length, real
-from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
 from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer

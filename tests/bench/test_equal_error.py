@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from infhess.bench import equal_error, timed_claims
+from infhess.bench import equal_error
 from infhess.bench.equal_error import EXPERIMENT, INFHESS, TOPS, TRACE, TRUTH, Tool
 from infhess.bench.timed_nets import FullData, top_error
 from infhess.bench.timed_tools import Found, steps
@@ -115,18 +115,18 @@ def test_tools_that_are_not_installed_are_named_and_left_out(monkeypatch, tmp_pa
 
 
 def test_the_claim_is_a_table_of_its_own():
-    cnn = timed_claims.CNN
+    cnn = equal_error.CNN
     rows = [Row(EXPERIMENT, cnn, TRUTH), Row(EXPERIMENT, cnn, "infhess.spectrum", seconds=1.25, loss=0.03)]
-    assert "| infhess.spectrum | 1.25 | 0.0300 |" in timed_claims.summary(rows)
-    assert TRUTH not in timed_claims.summary(rows)
+    assert "| infhess.spectrum | 1.25 | 0.0300 |" in equal_error.summary(rows)
+    assert TRUTH not in equal_error.summary(rows)
 
 
 def test_a_tight_tolerance_stands_beside_lanczos_on_all_points():
-    rows = [Row(EXPERIMENT, "1e4 weights", timed_claims.TIGHT, seconds=2.0, loss=0.0001)]
-    assert f"| {timed_claims.TIGHT} | 2.00 | 0.0001 |" in timed_claims.summary(rows)
-    titles = [job.title for job in timed_claims.jobs(0, None)]
-    assert f"1e4 weights: {timed_claims.TIGHT}" in titles
-    assert not any(timed_claims.TIGHT in job.title for job in timed_claims.jobs(0, None, quick=True))
+    rows = [Row(EXPERIMENT, "1e4 weights", equal_error.TIGHT, seconds=2.0, loss=0.0001)]
+    assert f"| {equal_error.TIGHT} | 2.00 | 0.0001 |" in equal_error.summary(rows)
+    titles = [job.title for job in equal_error.jobs(0, None)]
+    assert f"1e4 weights: {equal_error.TIGHT}" in titles
+    assert not any(equal_error.TIGHT in job.title for job in equal_error.jobs(0, None, quick=True))
 
 
 @pytest.mark.long

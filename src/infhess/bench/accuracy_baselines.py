@@ -23,10 +23,7 @@ Solver = Callable[[ConvexProblem, Recorder], None]
 
 def infhess(problem: ConvexProblem, record: Recorder) -> None:
     """`minimize` to 1e-9, on batches in an order given by the seed."""
-    x, y = problem.data
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(record.template.seed))
-    batches = [(x[i], y[i]) for i in torch.split(order, record.template.batch_size)]
-    model = problem.model()
+    batches, model = problem.batches(record.template.batch_size, record.template.seed), problem.model()
 
     def note(row: dict[str, Any]) -> None:
         record.points, record.products = row["data_points"], row["products"]

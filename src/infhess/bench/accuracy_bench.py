@@ -19,7 +19,8 @@ from infhess.bench.recorder import MINIMIZE, EnoughError, Recorder
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
 from infhess.experiments.plots import Line
-from infhess.harness import EXACT, START, Cells, Job, Row, Target, at_most, markdown, target_cells
+from infhess.harness import EXACT, START, Cells, Job, Row, Target, at_most, target_cells
+from infhess.harness.curves import solved_rows
 from infhess.problems import ConvexProblem
 from infhess.problems.convex_problems import CONVEX
 from infhess.problems.unseen_problems import UNSEEN
@@ -46,10 +47,8 @@ def optima(names: Sequence[str]) -> Iterator[Job]:
 
 def optimum_rows(template: Row) -> list[Row]:
     """The solution by Newton's method in double precision, and the start; the metric is how many numbers the data holds."""
-    p = accuracy_problem(template.problem)
-    x = p.data[0]
-    ends = {EXACT: p.value(p.solved()), START: p.value(p.model())}
-    return [replace(template, method=m, data_points=len(x), loss=loss, metric=x.numel()) for m, loss in ends.items()]
+    problem = accuracy_problem(template.problem)
+    return solved_rows(replace(template, metric=problem.data[0].numel()), problem)
 
 
 def jobs(rows: Sequence[Row], name: str, seeds: Sequence[int]) -> Iterator[Job]:
@@ -110,29 +109,22 @@ class Axes(harness.Axes):
 
     def value(self, axis: str, row: Row) -> float:
         """The cost of a row on a named axis."""
-        passes = row.data_points / self.curves.best(row.problem).data_points
+        passes = row.data_points / self.best(row.problem).data_points
         return {"passes": passes, "work": row.metric, "seconds": row.seconds}[axis]
-
-    def best(self, axis: str, name: str, methods: Sequence[str], gap: float) -> tuple[str, float]:
-        """The best of several methods, and its cost."""
-        found = {m: self.to(axis, name, m, 0, gap) for m in methods}
-        ran = {m: v for m, v in found.items() if v == v} or {"none": math.inf}
-        name_of = min(ran, key=lambda m: ran[m])
-        return name_of, ran[name_of]
 
     def least(self, axis: str, name: str, methods: Sequence[str], gap: float) -> tuple[float, str]:
         """The cost of the best method, and ""; if none reached the gap, what the closest had spent, and a remark."""
-        _, value = self.best(axis, name, methods, gap)
-        ran = [m for m in methods if self.curves.runs(name, m, 0)]
+        _, value = self.cheapest(axis, name, dict.fromkeys(methods, 0), gap)
+        ran = [m for m in methods if self.runs(name, m, 0)]
         if value < math.inf or not ran:
             return value, ""
-        nearest = min(ran, key=lambda m: self.curves.final(name, m, 0))
-        spent = self.value(axis, self.curves.runs(name, nearest, 0)[0][-1])
-        return spent, f", which {nearest} had spent at {self.curves.final(name, nearest, 0):.0e}"
+        nearest = min(ran, key=lambda m: self.final(name, m, 0))
+        spent = self.value(axis, self.runs(name, nearest, 0)[0][-1])
+        return spent, f", which {nearest} had spent at {self.final(name, nearest, 0):.0e}"
 
     def others(self, name: str) -> list[str]:
         """Every method except `minimize`."""
-        return self.curves.methods(name, 0)
+        return self.methods(name, 0)
 
 
 def report(rows: Sequence[Row], folder: Path, seeds: Sequence[int]) -> str:
@@ -148,8 +140,7 @@ def report(rows: Sequence[Row], folder: Path, seeds: Sequence[int]) -> str:
         page.notes("bench-convex-accuracy", **values),
         [("minimize, and the best of the others", lead), ("Targets", aims), *everything(axes)],
     )
-    whole.write(folder, summary=lead, targets=aims)
-    return f"{markdown(lead)}\n{markdown(aims)}"
+    return whole.write(folder, summary=lead, targets=aims)
 
 
 def unrun(axes: Axes) -> dict[str, list[str]]:
@@ -170,8 +161,9 @@ def ahead(axes: Axes) -> Cells:
     lines = [head]
     for name, batch in product(axes.problems, BATCHES):
         mine = [number(axes.to(a, name, MINIMIZE, batch, 1e-8)) for a in AXES]
-        rivals = axes.best("passes", name, FIRST_ORDER, 1e-8), axes.best("seconds", name, axes.others(name), 1e-8)
-        lines.append([f"{name}, {batch}", *mine, *(f"{number(v)} ({m})" for m, v in rivals)])
+        rivals = {"passes": FIRST_ORDER, "seconds": axes.others(name)}
+        best = [axes.cheapest(axis, name, dict.fromkeys(methods, 0), 1e-8) for axis, methods in rivals.items()]
+        lines.append([f"{name}, {batch}", *mine, *(f"{number(v)} ({m})" for m, v in best)])
     return lines
 
 
@@ -184,7 +176,7 @@ def targets(axes: Axes) -> list[Target]:
             continue
         passes, word = axes.least("passes", name, FIRST_ORDER, 1e-8)
         found.append(at_most(f"{name}, {batch}: passes / best first-order's{word}", mine["passes"] / passes, 1 / 3))
-        large = axes.curves.best(name).metric >= LARGE
+        large = axes.best(name).metric >= LARGE
         others = [m for m in axes.others(name) if not (large and m in DENSE_NEWTON)]
         seconds, word = axes.least("seconds", name, others, 1e-8)
         what = f"{name}, {batch}: seconds / best other's{word}"
@@ -193,8 +185,8 @@ def targets(axes: Axes) -> list[Target]:
 
 
 def _lost(axes: Axes) -> Target:
-    runs = [run for name in axes.problems for batch in BATCHES for run in axes.curves.runs(name, MINIMIZE, batch)]
-    lost = sum(not min(map(axes.curves.gap, run)) <= 1e-8 for run in runs)
+    runs = [run for name in axes.problems for batch in BATCHES for run in axes.runs(name, MINIMIZE, batch)]
+    lost = sum(not min(map(axes.gap, run)) <= 1e-8 for run in runs)
     return at_most(f"runs that did not reach 1e-8, of {len(runs)}", lost, 0)
 
 
@@ -211,7 +203,7 @@ def everything(axes: Axes) -> list[tuple[str, Cells]]:
 
 def _line(axes: Axes, name: str, method: str, batch: int) -> list[str]:
     cells = [number(axes.to(a, name, method, batch, gap)) for a in AXES for gap in GAPS]
-    return [*cells, f"{axes.curves.final(name, method, batch):.1e}"]
+    return [*cells, f"{axes.final(name, method, batch):.1e}"]
 
 
 COLOURS = {
@@ -228,8 +220,8 @@ def figure(axes: Axes, folder: Path) -> Figure:
     """The gap against each axis, with a row of panels per problem."""
 
     def lines(name: str) -> list[Line]:
-        mine = Line(f"{MINIMIZE}, batch 256", plots.BLUE, axes.curves.runs(name, MINIMIZE, 256))
-        return [mine, *(Line(m, c, axes.curves.runs(name, m, 0), d) for m, (c, d) in COLOURS.items())]
+        mine = Line(f"{MINIMIZE}, batch 256", plots.BLUE, axes.runs(name, MINIMIZE, 256))
+        return [mine, *(Line(m, c, axes.runs(name, m, 0), d) for m, (c, d) in COLOURS.items())]
 
     panels = plots.gap_panels(axes, AXES, lines, height=2.4, lowest=1e-9)
     path = plots.save_panels(*panels, folder / "accuracy.svg", columns=3)
@@ -242,10 +234,9 @@ def picture(path: Path, seed: int, name: str) -> Path:
 
     p = accuracy_problem(name)
     best, start = p.value(p.solved()), p.value(p.model())
-    model, true, (x, y) = p.model(), [], p.data
-    order = torch.split(torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)), 32)
+    model, true = p.model(), []
     result = minimize(
-        p.loss(model), model.parameters(), [(x[i], y[i]) for i in order], gap=1e-10,
+        p.loss(model), model.parameters(), p.batches(32, seed), gap=1e-10,
         callback=lambda row: true.append((p.value(model) - best) / (start - best)),
     )  # fmt: skip
     fig, ax = plots.figure(6.0, 3.8)

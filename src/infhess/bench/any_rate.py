@@ -46,7 +46,7 @@ def tuned() -> dict[str, Setting]:
 
 
 class Ends:
-    """The first and last rows of runs."""
+    """The first and last objectives of runs."""
 
     def __init__(self, rows: Sequence[Row], seeds: Sequence[int]) -> None:
         self.problems, kept = list(dict.fromkeys(row.problem for row in rows)), [r for r in rows if r.seed in seeds]

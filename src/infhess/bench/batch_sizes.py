@@ -46,7 +46,7 @@ def summary(rows: Sequence[Row]) -> str:
     for problem, size in dict.fromkeys((row.problem, row.batch_size) for row in rows):
 
         def end(method: str, problem: str = problem, size: int = size) -> tuple[float, float]:
-            last = [run[-1] for run in curves.runs(problem, method, size)]
+            last = curves.ends(problem, method, size)
             return (fmean(r.loss for r in last), fmean(r.metric for r in last)) if last else (math.nan, math.nan)
 
         mine = [end(title(f)) for f in FACTORS]

@@ -9,6 +9,7 @@ import torch
 from infhess.bench.published import sketchy
 from infhess.harness import AVERAGED, Baseline, Run, fixed, methods, schedule_free
 from infhess.problems import ConvexProblem, CountedStream
+from infhess.problems.shuffled import closure
 
 
 class FullBatch(Run):
@@ -22,17 +23,14 @@ class FullBatch(Run):
     def step(self) -> None:
         """One iteration."""
         before = self.stream.points
-        self.optimizer.step(self.closure)  # type: ignore[no-untyped-call]
+        self.optimizer.step(closure(self.optimizer, self.whole))  # type: ignore[no-untyped-call]
         if self.stream.points == before:  # it has converged, and reads nothing any more
-            self.closure()
+            self.whole()
 
-    def closure(self) -> torch.Tensor:
-        """Value and gradient over all the data."""
-        parts = list(self.stream.epoch())
-        self.optimizer.zero_grad()
-        value = self.loss((torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])))
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
+    def whole(self) -> torch.Tensor:
+        """The loss over all the data."""
+        x, y = zip(*self.stream.epoch())
+        return self.loss((torch.cat(x), torch.cat(y)))
 
 
 class LowRankPsgd(Run):
@@ -65,12 +63,12 @@ METHODS: dict[str, Baseline] = {
     "sgd": Baseline(methods.sgd, _RATES),
     "momentum .9": Baseline(partial(methods.sgd, momentum=0.9), _RATES),
     ADAM: Baseline(methods.adam, _RATES[3:11], 1e-3),
-    "Adam, cosine": Baseline(partial(methods.adam, run=methods.Cosine), _RATES[3:11], models=("",)),
+    "Adam, cosine": Baseline(partial(methods.adam, run=methods.Scheduled), _RATES[3:11], models=("",)),
     "schedule-free sgd": Baseline(partial(schedule_free, base="SGD"), _RATES, 1.0, ("",), "schedulefree"),
     "schedule-free AdamW": Baseline(partial(schedule_free, base="AdamW"), _RATES[3:11], 0.0025, ("",), "schedulefree"),
     "Prodigy": Baseline(methods.prodigy, (0.1, 0.3, 3.0, 10.0), 1.0, package="prodigyopt"),
     "PSGD, low rank 10": Baseline(
-        methods.by_setting(LowRankPsgd), (0.003, 0.03, 0.1, 0.3, 1.0), 0.01, ("",), "psgd-torch"
+        partial(partial, LowRankPsgd), (0.003, 0.03, 0.1, 0.3, 1.0), 0.01, ("",), "psgd-torch"
     ),
     "L-BFGS, full batch": Baseline(fixed(FullBatch), models=("",)),
 }

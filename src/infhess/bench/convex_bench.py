@@ -22,7 +22,7 @@ from infhess.harness.timing import median_seconds, processor_seconds
 from infhess.problems import ConvexProblem, Shuffled, convex_problem
 
 EXPERIMENT, TUNING, STABILITY = "bench-convex", "bench-convex-tuning", "bench-convex-stability"
-COST = "cost of a product"
+COST, REPEATS = "cost of a product", 41
 BUDGETS = {
     "sarcos-map": 200_000, "sarcos-nat": 200_000, "mnist-3v5": 200_000, "digits": 100_000, "breast-cancer": 60_000,
 }  # fmt: skip
@@ -35,14 +35,14 @@ WORST = 1e3
 LONGEST = 20  # seconds of one call of a solver, after which no longer call is made
 
 
-def jobs(seeds: Sequence[int], budgets: dict[str, int], *, settings: dict[str, Setting] | None = None) -> Iterator[Job]:
+def jobs(seeds: Sequence[int], budgets: dict[str, int]) -> Iterator[Job]:
     """Every method on every problem and batch size: at its default if it has one, and as tuned."""
-    comparison, chosen = Comparison(EXPERIMENT, convex_problem, thinned), tuned() if settings is None else settings
+    comparison, settings = Comparison(EXPERIMENT, convex_problem, thinned), tuned()
     for name, budget in budgets.items():
         yield optimum(EXPERIMENT, name)
         for batch in BATCHES:
             yield Job(Row(EXPERIMENT, name, COST, 0, batch), cost_of_a_product)
-            yield from comparison.jobs([Cell(name, batch, budget)], METHODS, seeds, chosen)
+            yield from comparison.jobs([Cell(name, batch, budget)], METHODS, seeds, settings)
         for method in LIBRARY:
             yield Job(Row(EXPERIMENT, name, method, seeds[0]), solver_curve)
 
@@ -90,7 +90,7 @@ def tuned() -> dict[str, Setting]:
     return read_settings((files("infhess.bench") / "tuned.json").read_text(encoding="utf-8"))
 
 
-def cost_of_a_product(template: Row, repeats: int = 41) -> list[Row]:
+def cost_of_a_product(template: Row) -> list[Row]:
     """Seconds of a product over seconds of a gradient on the same batch: medians, for six products that share a graph."""
     p, g = convex_problem(template.problem), torch.Generator()
     model = p.model()
@@ -108,7 +108,7 @@ def cost_of_a_product(template: Row, repeats: int = 41) -> list[Row]:
         for _ in range(6):
             source.product(local, s)
 
-    cheap, dear = median_seconds(gradient, repeats), median_seconds(products, repeats) / 6
+    cheap, dear = median_seconds(gradient, REPEATS), median_seconds(products, REPEATS) / 6
     return [replace(template, seconds=dear, metric=dear / cheap)]
 
 

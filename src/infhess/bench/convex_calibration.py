@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from infhess.harness import EXACT, START, Job, Key, Row, at_least, at_most, target_cells, written
+from infhess.harness.curves import solved_rows
 from infhess.minimizing.minimize import GIB
 from infhess.minimizing.run import Run
 from infhess.problems import ConvexProblem
@@ -86,40 +87,25 @@ def jobs(quick: bool = False) -> Iterator[Job]:
         for share, batch in product(shares, batches):
             yield Job(Row(EXPERIMENT, case.title, f"pool 1/{share}", case.seed, batch), passes, (case, share))
         if case.problem in KEPT_OF and case.n <= 4000 and not quick:
-            yield Job(Row(EXPERIMENT, case.title, f"{MEMORY} 1/{KEPT}", case.seed, BATCHES[1]), little_memory, (case,))
+            yield Job(Row(EXPERIMENT, case.title, f"{MEMORY} 1/{KEPT}", case.seed, BATCHES[1]), passes, (case, 0, KEPT))
 
 
 def ends_rows(template: Row, case: Case) -> list[Row]:
     """The minimum by Newton's method in double precision, and the start."""
+    return solved_rows(template, calibrated_problem(case))
+
+
+def passes(template: Row, case: Case, share: int = 0, kept: int = 0) -> list[Row]:
+    """A row for each pass that has a gap: the loss over all the data, and as the metric its 95 % bound.
+
+    The pool is 1/share of the points, or `minimize` decides; there is memory for 1/kept of the points, or for all.
+    """
     p = calibrated_problem(case)
-    ends = {EXACT: p.value(p.solved()), START: p.value(p.model())}
-    return [replace(template, method=m, data_points=case.n, loss=loss) for m, loss in ends.items()]
-
-
-def passes(template: Row, case: Case, share: int) -> list[Row]:
-    """A run with a pool of a part of the points."""
-    run = begun(template, case, PASSES, GIB)
-    run.pool = case.n // share
-    return rows_of(run, template)
-
-
-def little_memory(template: Row, case: Case) -> list[Row]:
-    """A run with a part of the points in memory."""
-    x = calibrated_problem(case).data[0]
-    return rows_of(begun(template, case, KEPT_PASSES, 4 * (x.element_size() * x.numel()) / KEPT), template)
-
-
-def begun(template: Row, case: Case, most: int, memory: float) -> Run:
-    """A run that has read nothing yet."""
-    p = calibrated_problem(case)
-    model, (x, y), started = p.model(), p.data, time.perf_counter()
-    order = torch.randperm(case.n, generator=torch.Generator().manual_seed(template.seed))
-    batches = [(x[i], y[i]) for i in torch.split(order, template.batch_size)]
-    return Run(p.loss(model), model.parameters(), batches, TARGET, most, memory, None, started)
-
-
-def rows_of(run: Run, template: Row) -> list[Row]:
-    """A row for each pass that has a gap: the loss over all the data, and as the metric its 95 % bound."""
+    x, model, started = p.data[0], p.model(), time.perf_counter()
+    memory, most = (4 * (x.element_size() * x.numel()) / kept, KEPT_PASSES) if kept else (GIB, PASSES)
+    batches = p.batches(template.batch_size, template.seed)
+    run = Run(p.loss(model), model.parameters(), batches, TARGET, most, memory, None, started)
+    run.pool = case.n // share if share else None
     rows = [row for row in run.passes() if row["gap"] == row["gap"] and not row["cut"]]
     same = ("data_points", "products", "seconds", "loss")
     return [replace(template, **{name: row[name] for name in same}, metric=row["gap_upper"]) for row in rows]

@@ -14,18 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.lr_scheduler import LambdaLR
 
 from infhess.bench.rate_free_runs import RateFreeByDifferences, RateFreeRun
-from infhess.harness import MakeOptimizer, Method, Online, Problem, Training, methods
-from infhess.harness.methods import Baseline, Make, ScheduleFree, fixed, imported, schedule_free
+from infhess.harness import MakeOptimizer, Online, Problem, Training, methods
+from infhess.harness.methods import Baseline, Make, Scheduled, ScheduleFree, fixed, imported, schedule_free, set_by
 from infhess.optim import Preconditioned
 from infhess.optim.averaging.batch_norm import Statistics
 from infhess.problems.shuffled import CountedStream, Data
 
 # Batches on which BatchNorm's statistics are recomputed for the averages of baselines: as many as for infhess.
 RECENT = 16
-
-MakeWithRate = Callable[..., Any]  # parameters and lr ↦ optimizer
 
 # The low-rank preconditioner: directions per layer, steps before the first estimate, and steps between estimates.
 RANK, FIRST, BETWEEN = 8, 100, 400
@@ -71,24 +70,14 @@ class Averaged(Training):
         self.averager.step()
 
 
-class WarmCosine(Training):
-    """A rate that rises over the first twentieth of the budget and then falls to zero along a cosine; needs the budget."""
-
-    def __init__(self, rate: float, problem: Problem, stream: CountedStream, make: MakeWithRate) -> None:
-        super().__init__(problem, stream, partial(make, lr=rate))
-        share = partial(warm_cosine, steps=max(1, stream.budget // stream.size))
-        self.schedules = [torch.optim.lr_scheduler.LambdaLR(part, share) for part in parts_of(self.optimizer)]
-
-    def step(self) -> None:
-        """A step of the optimizer, and one of the schedule."""
-        super().step()
-        for schedule in self.schedules:
-            schedule.step()
-
-
 def warm_cosine(t: int, steps: int) -> float:
-    """The relative rate in step t."""
+    """The relative rate in step t: it rises over the first twentieth of all steps, then falls to zero along a cosine."""
     return min((t + 1) / max(1, steps // 20), 0.5 + 0.5 * math.cos(math.pi * min(t / steps, 1.0)))
+
+
+def warmed(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
+    """The schedule of such a rate."""
+    return LambdaLR(optimizer, partial(warm_cosine, steps=steps))
 
 
 class Hutchinson(Training):
@@ -144,11 +133,6 @@ class MuonAdamW:
                 part.step()
 
 
-def parts_of(optimizer: Any) -> list[torch.optim.Optimizer]:
-    """The optimizers that a schedule applies to."""
-    return list(getattr(optimizer, "parts", [optimizer]))
-
-
 class Ranked(Online):
     """With a preconditioner of rank 8 per layer, estimated now and then; after that `observe` finds the rate again."""
 
@@ -177,11 +161,6 @@ def around(params: Any, base: str, rate: float, **options: Any) -> Preconditione
     return Preconditioned(BASES[base](params, rate), **options)
 
 
-def observed(rate: float, base: str) -> Method:
-    """The same, with `observe`."""
-    return partial(Online, make=partial(around, base=base, rate=rate))
-
-
 NO_RATE, ADAM, SGD, SCHEDULE_FREE = "infhess, no learning rate", "Adam", "sgd", "schedule-free AdamW"
 ROTATED, COSINE, SOAP = f"{NO_RATE}, rotated", "AdamW, warm-up and cosine", "SOAP"
 MUON = f"Muon and {COSINE}"
@@ -190,27 +169,11 @@ AROUND = {base: f"infhess, online {base}" for base in BASES}
 RANKED = f"{AROUND['sgd']}, rank {RANK} per layer"
 
 
-def _with(path: str) -> Make:
-    return fixed(partial(Training, make=partial(imported, path=path)))
-
-
-def trained_by(params: list[nn.Parameter], path: str, lr: float) -> torch.optim.Optimizer:
-    """An optimizer of a package, for trainable parameters only: some do not take frozen ones."""
-    return imported([p for p in params if p.requires_grad], path, lr=lr)
-
-
-def _with_rate(rate: float, make: MakeWithRate, run: type[Training] = Training) -> Method:
-    return partial(run, make=partial(make, lr=rate))
-
-
-def _cosine(rate: float, make: MakeWithRate) -> Method:
-    return partial(WarmCosine, rate, make=make)
-
-
-def _prodigy_schedule_free(scale: float) -> Method:
-    return partial(
-        Refreshed, make=partial(imported, path="prodigyplus.ProdigyPlusScheduleFree", d_coef=scale, split_groups=False)
-    )
+_cosine = partial(set_by, run=partial(Scheduled, schedule=warmed))
+_of_another_package = partial(set_by, make=imported)
+_prodigy_schedule_free = partial(
+    set_by, make=imported, run=Refreshed, name="d_coef", path="prodigyplus.ProdigyPlusScheduleFree", split_groups=False
+)
 
 
 def _net(make: Make, grid: tuple[float, ...] = (), default: float | None = None, package: str = "") -> Baseline:
@@ -231,27 +194,25 @@ def _around(make: Make, default: float, package: str = "") -> Baseline:
 METHODS: dict[str, Baseline] = {
     **{name: _net(fixed(partial(RateFreeRun, scaling=s))) for name, s in NAMED.items()},
     **{f"{name}, differences": _net(fixed(partial(RateFreeByDifferences, scaling=s))) for name, s in NAMED.items()},
-    **{AROUND[base]: _net(partial(observed, base=base), (), 1e-2) for base in BASES},
+    **{
+        AROUND[base]: _net(partial(set_by, make=around, run=Online, name="rate", base=base), (), 1e-2) for base in BASES
+    },
     RANKED: _net(fixed(Ranked)),
     SGD: _net(methods.sgd, (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), 1e-3),
     "momentum .9": _net(partial(methods.sgd, momentum=0.9), (0.0003, 0.003, 0.01, 0.03, 0.1), 1e-3),
     ADAM: _around(methods.adam, 1e-3),
     "Prodigy": _around(methods.prodigy, 1.0, "prodigyopt"),
-    "D-Adaptation": _net(_with("dadaptation.DAdaptAdam"), (), 1.0, "dadaptation"),
+    "D-Adaptation": _net(partial(_of_another_package, path="dadaptation.DAdaptAdam"), (), 1.0, "dadaptation"),
     "DoG": _net(fixed(Averaged), (), 1.0, "dog"),
     "schedule-free sgd": _net(partial(schedule_free, base="SGD", run=Refreshed), (), 1.0, "schedulefree"),
     SCHEDULE_FREE: _around(partial(schedule_free, base="AdamW", run=Refreshed), 0.0025, "schedulefree"),
-    SOAP: _around(
-        partial(_with_rate, make=partial(trained_by, path="pytorch_optimizer.SOAP")), 3e-3, "pytorch_optimizer"
-    ),
+    SOAP: _around(partial(_of_another_package, path="pytorch_optimizer.SOAP"), 3e-3, "pytorch_optimizer"),
     "Sophia": _around(
-        partial(_with_rate, make=partial(trained_by, path="pytorch_optimizer.SophiaH"), run=Hutchinson),
-        6e-2,
-        "pytorch_optimizer",
+        partial(_of_another_package, path="pytorch_optimizer.SophiaH", run=Hutchinson), 6e-2, "pytorch_optimizer"
     ),
     MUON: _around(partial(_cosine, make=MuonAdamW), 1e-3),
     COSINE: _around(partial(_cosine, make=torch.optim.AdamW), 1e-3),
-    "NAdam": _around(partial(_with_rate, make=torch.optim.NAdam), 2e-3),
+    "NAdam": _around(partial(set_by, make=torch.optim.NAdam), 2e-3),
     "Prodigy, schedule-free": _around(_prodigy_schedule_free, 1.0, "prodigyplus"),
 }
 # The methods of the head-to-head, those that practitioners use; the others belong to `--starts`.

@@ -14,7 +14,7 @@ from infhess.bench.deep_baselines import ADAM, COSINE, METHODS, MUON, NO_RATE, S
 from infhess.bench.standings import COSTS, MEASURES, MINE, Standings, behind_until, default_of
 from infhess.experiments import page, plots
 from infhess.experiments.page import Figure, Page
-from infhess.harness import ITERATES, RATE, Cells, Row, Target, at_least, at_most, markdown, missing, target_cells
+from infhess.harness import ITERATES, RATE, Cells, Row, Target, at_least, at_most, missing, target_cells
 from infhess.problems.net_sets import SETS, net_problem, set_of
 
 L = TypeVar("L")  # a line of a profile
@@ -145,8 +145,7 @@ def report(rows: Sequence[Row], seeds: Sequence[int], folder: Path) -> str:
         notes(standings, seeds),
         [("At the end: objective / test loss / test accuracy", lead), ("Targets", aims), *everything(standings)],
     )
-    whole.write(folder, heading="", summary=lead, targets=aims)
-    return f"{markdown(lead)}\n{markdown(aims)}"
+    return whole.write(folder, heading="", summary=lead, targets=aims)
 
 
 def profile(values: Mapping[str, Mapping[L, float]]) -> dict[L, list[float]]:

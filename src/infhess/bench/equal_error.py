@@ -1,4 +1,7 @@
-"""Top eigenvalues, traces and densities next to other tools, in seconds at equal error: each climbs a ladder of settings."""
+"""Top eigenvalues, traces and densities next to other tools, in seconds at equal error: each climbs a ladder of settings.
+
+Beside the ladders, two claims about single calls.
+"""
 
 from __future__ import annotations
 
@@ -89,6 +92,32 @@ TOOLS = {
 }
 
 
+CNN, RTOL = "MNIST CNN", 0.002
+TIGHT, ALL_POINTS = f"infhess.spectrum to rtol = {RTOL}", "Lanczos on all points, 32 products"
+
+
+class Claim(NamedTuple):
+    """A single call for the top five of a net, with rows of its own, and its setting."""
+
+    net: str
+    tool: str
+    call: Callable[..., Found]
+    rung: tuple[int, ...] = ()
+
+
+CLAIMS = {
+    # A tolerance so small that all of the data is read: infhess switches to Lanczos on it, compared with SciPy's.
+    TIGHT: Claim(SIZES[0], INFHESS, lambda net, g: tools.infhess_tight(net, RTOL, g)),
+    ALL_POINTS: Claim(SIZES[0], CURVLINOPS, lambda net, g: tools.curvlinops_top(net, net.points, 32, g)),
+    # infhess at its defaults, Lanczos on parts of the data and on all of it.
+    "infhess.spectrum": Claim(CNN, INFHESS, tools.infhess_top, (128,)),
+    "Lanczos on 256 points": Claim(CNN, CURVLINOPS, tools.curvlinops_top, (256, 16)),
+    "Lanczos on 1,000 points": Claim(CNN, CURVLINOPS, tools.curvlinops_top, (1000, 16)),
+    "Lanczos on all points": Claim(CNN, CURVLINOPS, tools.curvlinops_top, (10_000, 16)),
+}
+TITLES = {CNN: "top five, MNIST CNN of 11,722 weights, 10,000 images", SIZES[0]: f"top five, {SIZES[0]}"}
+
+
 def missing() -> dict[str, str]:
     """Tools whose packages are not installed, with these packages."""
     absent = {name: [p for p in tool.packages if not importlib.util.find_spec(p)] for name, tool in TOOLS.items()}
@@ -96,7 +125,7 @@ def missing() -> dict[str, str]:
 
 
 def jobs(seed: int, folder: Path, *, quick: bool = False) -> Iterator[Job]:
-    """The truth about each net, then one job per installed tool and quantity."""
+    """The truth about each net, then one job per installed tool and quantity; and the claims."""
     absent = missing()
     for net in QUICK if quick else SIZES:
         yield Job(Row(EXPERIMENT, net, TRUTH, seed), truth, (folder,))
@@ -105,6 +134,11 @@ def jobs(seed: int, folder: Path, *, quick: bool = False) -> Iterator[Job]:
                 if quantity in tool.calls and name not in absent:
                     first = next(iter(wanted.targets))
                     yield Job(Row(EXPERIMENT, net, f"{name}: {first}", seed), climbed, (name, quantity, folder))
+    if not quick:
+        yield Job(Row(EXPERIMENT, CNN, TRUTH, seed), truth, (folder,))
+        for method, claim in CLAIMS.items():
+            if claim.tool not in absent:
+                yield Job(Row(EXPERIMENT, claim.net, method, seed), claimed, (folder,))
 
 
 def truth(template: Row, folder: Path) -> list[Row]:
@@ -134,6 +168,12 @@ def climbed(template: Row, tool: str, quantity: str, folder: Path) -> list[Row]:
         if not open_:
             break
     return rows + [replace(row, method=f"{tool}: {target}", seconds=math.nan) for target in open_]
+
+
+def claimed(template: Row, folder: Path) -> list[Row]:
+    """A few trials of one call."""
+    exact, (_, _, call, rung) = full_data(template.problem, folder), CLAIMS[template.method]
+    return [tried(template, Tool({TOPS: call}), rung, exact, TOPS, rung[0] if rung else 0)[0]]
 
 
 def rungs(tool: str, quantity: str, points: int) -> list[tuple[int, ...]]:
@@ -191,10 +231,15 @@ ERRORS: dict[str, Callable[[Any, FullData], float]] = {
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Seconds by tool, one table per net."""
+    """Seconds by tool, one table per net; and of single calls."""
     mine = [r for r in rows if r.experiment == EXPERIMENT]
     nets = [name for name in dict.fromkeys(r.problem for r in mine) if name in (*SIZES, *QUICK)]
-    return "\n".join(_table(name, [r for r in mine if r.problem == name]) for name in nets)
+    text = "\n".join(_table(name, [r for r in mine if r.problem == name]) for name in nets)
+    for net, title in TITLES.items():
+        found = [r for r in mine if r.problem == net and r.method in CLAIMS]
+        lines = [[r.method, f"{r.seconds:.2f}", f"{r.loss:.4f}"] for r in found]
+        text += "\n" + markdown([[title, "processor seconds", "mean error"], *lines]) if lines else ""
+    return text
 
 
 def _table(name: str, rows: Sequence[Row]) -> str:

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess.bench.loop import PRIOR, STEPS, Clocked, methods, paper_steps, peak_in_new_process
+from infhess.bench import loop
+from infhess.bench.loop import PRIOR, STEPS, Clocked, methods, paper_steps
 from infhess.curvature import Products
 from infhess.experiments import plots
 from infhess.harness import Job, Row, Target, at_least, at_most, markdown, target_cells
+from infhess.harness.peak import printed_by
 from infhess.harness.timing import FLOAT, copied_bytes, copy_seconds, median_seconds
 from infhess.posterior import CurvatureShaped, Posterior, Prior, condition
 
@@ -64,7 +66,9 @@ def loop_rows(template: Row, size: int) -> list[Row]:
         bound = (COLUMNS[name] * (STEPS - 1) + VECTORS) * size * FLOAT / bandwidth
         rows += [
             replace(template, method=f"{name}: iteration / bound", seconds=seconds, metric=seconds / bound),
-            replace(template, method=f"{name}: peak memory / N", metric=peak_in_new_process(name, size, seed)),
+            replace(
+                template, method=f"{name}: peak memory / N", metric=float(printed_by(loop.__name__, name, size, seed))
+            ),
         ]
     return [replace(template, seconds=median(copies), metric=1.0), *rows]
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from infhess.bench.loop import resident
 from infhess.curvature import Hessian
 from infhess.harness import Job, Row, markdown, on_threads
+from infhess.harness.peak import printed_by, resident_peak
 from infhess.problems import seeded
 from infhess.problems.nets import CharTransformer
 from infhess.spectra import spectrum
@@ -66,11 +64,7 @@ def jobs(seed: int, *, quick: bool = False) -> Iterator[Job]:
 
 def measured(template: Row, case: Case) -> list[Row]:
     """Seconds of a spectrum, and peak resident memory beyond that of the model and one gradient."""
-    command = [sys.executable, "-m", __name__, json.dumps(asdict(case)), str(template.seed)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{case.name}: {done.stderr.strip().splitlines()[-1]}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(printed_by(__name__, json.dumps(asdict(case)), template.seed).splitlines()[-1])
     row = replace(template, **{name: found[name] for name in ("data_points", "products", "seconds")})
     numbers = {
         SECONDS: found["seconds"], MEMORY: found["peak"] / GIB, "stated, GiB": found["stated"] / GIB,
@@ -108,14 +102,13 @@ def run(case: Case, seed: int) -> dict[str, Any]:
     """A spectrum, with its memory and seconds on one thread."""
     source = source_of(case, seed)
     source.gradient()  # any training step holds this too
-    start, before = time.perf_counter(), resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present
+    start = time.perf_counter()
     with on_threads(1):
-        found = spectrum(source, case.k, points=case.points, memory=case.memory)
+        found, peak = resident_peak(lambda: spectrum(source, case.k, points=case.points, memory=case.memory))
     low, high = found.interval()
     return {
-        "seconds": time.perf_counter() - start, "peak": resident("VmHWM") - before, "stated": found.memory,
-        "products": found.products, "data_points": found.data_points, "weights": source.size,
+        "seconds": time.perf_counter() - start, "peak": peak, "stated": found.memory,
+        "products": found.products, "data_points": found.data_points,
         "value": float(found.values[0]), "width": float((high - low)[0] / 2 / found.values[0]),
     }  # fmt: skip
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from infhess.active import infer_steps
 from infhess.curvature import Products, Source
+from infhess.harness.peak import resident_peak
 from infhess.harness.timing import FLOAT
 from infhess.posterior import Isotropic
 
@@ -90,30 +89,17 @@ def paper_steps(source: Source, steps: int, prior: Isotropic) -> Iterator[tuple[
         s = -(r - WX @ torch.linalg.solve(capacitance, WS.mT @ r / b0)) / b0
 
 
-def peak_in_new_process(method: str, size: int, seed: int) -> float:
-    """Number of N-columns that the loop holds at its peak, above what the source holds."""
-    call = [sys.executable, "-m", "infhess.bench.loop", method, str(size), str(seed)]
-    return float(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
-
-
-def resident(field: str) -> int:
-    """VmRSS (now) or VmHWM (peak) of this process in bytes; Linux."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/self/status has no {field}: peak memory is measured on Linux only")
+def drained(method: str, source: Products) -> None:
+    """Run the whole loop."""
+    for _ in methods()[method](source):
+        pass
 
 
 def peak(method: str, size: int, seed: int) -> float:
-    """(peak − before) / bytes of a float32 column."""
-    for _ in methods()[method](Clocked(1000, seed).source()):
-        pass  # so that libraries are loaded and workspaces allocated
+    """Number of float32 columns that the loop holds at its peak, above what the source holds."""
+    drained(method, Clocked(1000, seed).source())  # so that libraries are loaded and workspaces allocated
     source = Clocked(size, seed).source()
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present
-    for _ in methods()[method](source):
-        pass
-    return (resident("VmHWM") - before) / (size * FLOAT)
+    return resident_peak(lambda: drained(method, source))[1] / (size * FLOAT)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ import warnings
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from infhess.curvature.flat import length
 from infhess.harness import Problem, Training
 from infhess.optim import RateFree
-from infhess.problems.shuffled import CountedStream, Data
+from infhess.problems.shuffled import CountedStream, Data, closure
 
 
 class RateFreeRun(Training):
@@ -64,12 +64,5 @@ class RateFreeByDifferences(RateFreeRun):
     def step(self) -> None:
         """One batch, one step."""
         batch, before = next(self.stream), self.optimizer.report
-
-        def closure() -> Tensor:
-            self.optimizer.zero_grad()
-            loss = self.loss(batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            return loss
-
-        self.optimizer.step(closure)
+        self.optimizer.step(closure(self.optimizer, lambda: self.loss(batch)))
         self.count(self.optimizer.report if self.optimizer.report is not before else None)

@@ -13,8 +13,7 @@ from typing import Any
 from infhess.bench.deep_baselines import ROTATED
 from infhess.bench.deep_bench import Selection
 from infhess.bench.rate_free_runs import RateFreeRun
-from infhess.harness import ACCURACY, Job, Method, Problem, Row, Setting, markdown
-from infhess.harness.comparison import Comparison
+from infhess.harness import ACCURACY, Comparison, Curves, Job, Method, Problem, Row, Setting, markdown
 from infhess.problems.net_sets import net_problem
 from infhess.problems.shuffled import CountedStream
 
@@ -70,19 +69,14 @@ def jobs(chosen: Selection) -> Iterator[Job]:
 
 def summary(rows: Sequence[Row]) -> str:
     """Objective (test loss, test accuracy) at the end, mean over seeds."""
-    problems = list(dict.fromkeys(row.problem for row in rows))
-    ends = {v: [_ended(rows, problem, f"{ROTATED}: {v}") for problem in problems] for v in VARIANTS}
-    lines = [["objective (test loss, accuracy)", *problems], *([title, *cells] for title, cells in ends.items())]
-    return markdown(lines)
+    curves, sizes = Curves(rows), {row.problem: row.batch_size for row in rows}
+    lines = [[title, *(_ended(curves, *size, f"{ROTATED}: {title}") for size in sizes.items())] for title in VARIANTS]
+    return markdown([["objective (test loss, accuracy)", *sizes], *lines])
 
 
-def _ended(rows: Sequence[Row], problem: str, method: str) -> str:
-    last: dict[int, Row] = {}
-    for row in rows:
-        if (row.problem, row.method) == (problem, method):
-            last[row.seed] = row
+def _ended(curves: Curves, problem: str, size: int, method: str) -> str:
+    last, right = (curves.ends(problem, name, size) for name in (method, method + ACCURACY))
     if not last:
         return "–"
-    right = [row.metric for row in rows if (row.problem, row.method) == (problem, method + ACCURACY)]
-    shown = f"{fmean(r.loss for r in last.values()):.3g} ({fmean(r.metric for r in last.values()):.3g}"
-    return f"{shown}, {fmean(right):.1%})" if right else f"{shown})"
+    shown = f"{fmean(r.loss for r in last):.3g} ({fmean(r.metric for r in last):.3g}"
+    return f"{shown}, {fmean(r.metric for r in right):.1%})" if right else f"{shown})"

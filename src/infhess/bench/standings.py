@@ -32,8 +32,7 @@ class Standings:
 
     def __init__(self, rows: Sequence[Row], seeds: Sequence[int]) -> None:
         self.curves = Curves([row for row in rows if row.experiment == EXPERIMENT and row.seed in seeds])
-        self.problems = list(dict.fromkeys(row.problem for row in self.curves.rows))
-        self.end = cache(self._end)
+        self.problems, self.end = self.curves.problems, cache(self._end)
 
     def runs(self, problem: str, title: str) -> list[list[Row]]:
         """One list of rows per seed."""
@@ -51,7 +50,10 @@ class Standings:
     def _end(self, problem: str, title: str, measure: str) -> float:
         """A measure at the end, mean over seeds; infinite if a run was lost, NaN if there is none."""
         beside, value = MEASURES[measure]
-        runs = self.runs(problem, title + beside)
+        return self._mean(problem, title + beside, value)
+
+    def _mean(self, problem: str, title: str, value: Cost) -> float:
+        runs = self.runs(problem, title)
         return fmean(value(run[-1]) for run in runs) if runs else math.nan
 
     def measured(self, measure: str) -> list[str]:
@@ -81,8 +83,7 @@ class Standings:
 
     def spent(self, problem: str, title: str, of: str) -> float:
         """Gradients or seconds of the whole run, mean over seeds."""
-        runs = self.runs(problem, title)
-        return fmean(COSTS[of](run[-1]) for run in runs) if runs else math.nan
+        return self._mean(problem, title, COSTS[of])
 
     def cost(self, problem: str, title: str, of: str) -> float:
         """Gradients or seconds to that objective, median over seeds; infinite if most runs never reach it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -57,19 +57,11 @@ class Timed:
 
     def source(self, batch: int, g: torch.Generator) -> Hessian:
         """Its Hessian, from batches of this size."""
-        data = Epochs(self.x, self.y, batch, g)
-        return Hessian(lambda b: self.loss(self.model(b[0]), b[1]), self.params, data, generator=g)
+        return Hessian(lambda b: self.loss(self.model(b[0]), b[1]), self.params, self.epochs(batch, g), generator=g)
 
-
-class Epochs:
-    """All of the data in a new order each time, including a smaller last batch."""
-
-    def __init__(self, x: Tensor, y: Tensor, batch: int, g: torch.Generator) -> None:
-        self.x, self.y, self.batch, self.g, self.population = x, y, batch, g, len(x)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for part in torch.randperm(len(self.x), generator=self.g).split(self.batch):  # type: ignore[no-untyped-call]
-            yield self.x[part], self.y[part]
+    def epochs(self, batch: int, g: torch.Generator) -> Shuffled:
+        """All of the data in a new order each time, including a smaller last batch."""
+        return Shuffled((self.x, self.y), batch, g, every=True)
 
 
 def _trained(net: nn.Sequential, x: Tensor, y: Tensor) -> None:

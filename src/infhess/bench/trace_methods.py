@@ -45,23 +45,20 @@ def signs(source: BatchSource, number: int, g: torch.Generator) -> Tensor:
     return torch.randn(source.size, number, generator=g, dtype=torch.float64).sign().to(source.like)
 
 
-def hutch(source: BatchSource, products: Callable[[Tensor], Tensor], g: torch.Generator) -> float:
-    """Hutch++ (Meyer, Musco, Musco & Woodruff 2021): a third of the products each for sketch, projection and rest."""
+def hutch(source: BatchSource, g: torch.Generator, *, one_batch: bool) -> Guess:
+    """Hutch++ (Meyer, Musco, Musco & Woodruff 2021): a third of the products each for sketch, projection and rest.
+
+    All products are with one batch, or each has its own.
+    """
+    local = source.local(source.draw()) if one_batch else None
+
+    def products(S: Tensor) -> Tensor:
+        return source.block(local, S) if local else torch.stack([source.matvec(s) for s in S.mT], 1)
+
     Q = torch.linalg.qr(products(signs(source, PROBES // 3, g))).Q
     Z = signs(source, PROBES // 3, g)
     Z = Z - Q @ (Q.mT @ Z)
-    return float((Q * products(Q)).sum() + (Z * products(Z)).sum() / Z.shape[1])
-
-
-def hutch_fresh(source: BatchSource, g: torch.Generator) -> Guess:
-    """Hutch++, every product with its own batch."""
-    return Guess(hutch(source, lambda S: torch.stack([source.matvec(s) for s in S.mT], 1), g))
-
-
-def hutch_one_batch(source: BatchSource, g: torch.Generator) -> Guess:
-    """Hutch++ on one batch."""
-    local = source.local(source.draw())
-    return Guess(hutch(source, lambda S: source.block(local, S), g))
+    return Guess(float((Q * products(Q)).sum() + (Z * products(Z)).sum() / Z.shape[1]))
 
 
 def xtrace_one_batch(source: BatchSource, g: torch.Generator) -> Guess:
@@ -83,8 +80,8 @@ def xtrace_one_batch(source: BatchSource, g: torch.Generator) -> Guess:
 METHODS: dict[str, Method] = {
     "infhess.trace": measured_by_infhess,
     "Hutchinson, 36 fresh batches": partial(measured_by_infhess, sketch=0),
-    "Hutch++, 36 fresh batches": hutch_fresh,
-    "Hutch++, 36 products with one batch": hutch_one_batch,
+    "Hutch++, 36 fresh batches": partial(hutch, one_batch=False),
+    "Hutch++, 36 products with one batch": partial(hutch, one_batch=True),
     "XTrace, 36 products with one batch": xtrace_one_batch,
 }
 

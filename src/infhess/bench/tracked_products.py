@@ -10,7 +10,7 @@ from statistics import mean
 
 import torch
 
-from infhess.bench.timed_nets import Epochs, Timed, timed_net
+from infhess.bench.timed_nets import Timed, timed_net
 from infhess.harness import Job, Row, markdown, processor_seconds
 from infhess.spectra import Spectrum, Tracker, spectrum
 
@@ -58,7 +58,7 @@ def width(found: Spectrum) -> float:
 def moving(net: Timed, rate: float, g: torch.Generator) -> Iterator[None]:
     """A few steps of SGD at a time."""
     optimizer = torch.optim.SGD(net.model.parameters(), rate)
-    batches = (batch for _ in count() for batch in Epochs(net.x, net.y, BATCH, g))
+    batches = (batch for _ in count() for batch in net.epochs(BATCH, g))
     while True:
         for x, y in islice(batches, STEPS):
             optimizer.zero_grad()

@@ -32,7 +32,7 @@ COMPARISONS = {
     "tracker": Comparison("tracked_products"),
     "large": Comparison("large_nets", timed=True),
     "edge": Comparison("edge_of_stability", figure="edge.svg"),
-    "seconds": Comparison("timed_claims", ("folder",), timed=True),
+    "seconds": Comparison("equal_error", ("folder",), timed=True),
 }
 
 

@@ -24,7 +24,7 @@ class Results:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.curves = Curves(rows)
-        self.starts = [s for s in STARTS if any(r.problem == s for r in rows)]
+        self.starts = [s for s in STARTS if s in self.curves.problems]
 
     def rates(self, start: str, method: str) -> list[float]:
         """Initial rates that were run."""

@@ -14,13 +14,12 @@ from infhess.bench.rate_free_runs import RateFreeRun
 from infhess.curvature import Hessian
 from infhess.data import digits
 from infhess.experiments import plots
-from infhess.harness import AVERAGED, BESIDE, Cells, Problem, Row, Run, curve, markdown, online, sgd, write
+from infhess.harness import AVERAGED, BESIDE, Cells, Curves, Problem, Row, Run, curve, markdown, online, sgd, write
 from infhess.harness.methods import adam
+from infhess.problems import CountedStream, Data, NetProblem, Shuffled
 from infhess.problems.convex_problems import ConvexProblem, logistic
 from infhess.problems.features import constant, signs
-from infhess.problems.net_problems import NetProblem
 from infhess.problems.nets import mlp
-from infhess.problems.shuffled import CountedStream, Data, Shuffled
 from infhess.spectra import spectrum
 
 EXPERIMENT, CONVEX, NET, SHARPNESS = "demo", "digits 3 against 5", "a net on digits", "sharpness of that net"
@@ -100,11 +99,8 @@ def eigenvalues(source: Hessian) -> Tensor:
 
 def of(found: Sequence[Row], problem: str) -> dict[str, list[Row]]:
     """Curves of a problem by method, without those of the learning rate."""
-    curves: dict[str, list[Row]] = {}
-    for row in found:
-        if row.problem == problem and not row.method.endswith(BESIDE):
-            curves.setdefault(row.method, []).append(row)
-    return curves
+    curves = Curves(found)
+    return {m: curves.runs(problem, m, BATCH)[0] for m in curves.methods(problem, BATCH) if not m.endswith(BESIDE)}
 
 
 def best(curves: dict[str, list[Row]]) -> str:

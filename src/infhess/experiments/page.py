@@ -57,12 +57,12 @@ class Page:
         template = templates(escape=True).get_template("report.html")
         return plain(template.render(page=self, classes=CLASSES, drawn=drawn, sections=self.sections())) + "\n"
 
-    def write(self, folder: Path, heading: str = "### ", **files: Cells) -> None:
-        """report.html, and tables in Markdown: the first ones of the page under the names in `files`, the rest as table.md."""
-        written(folder, **files)
+    def write(self, folder: Path, heading: str = "### ", **files: Cells) -> str:
+        """report.html; the first tables of the page in Markdown by the names in `files`, which are returned; table.md."""
         rest = self.tables[len(files) :]
         write(folder / "table.md", "\n".join(f"{heading}{title}\n\n{markdown(cells)}" for title, cells in rest))
         write(folder / "report.html", self.html())
+        return written(folder, **files)
 
     def sections(self) -> list[str]:
         """The entries of the table of contents."""

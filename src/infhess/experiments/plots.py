@@ -167,7 +167,7 @@ def gap_panels(
     for row, problem in zip(panels, axes.problems):
         for ax, axis in zip(row, names):
             for line in lines(problem):
-                draw(ax, line, lambda r: min(axes.curves.gap(r), 10.0), partial(axes.value, axis))
+                draw(ax, line, lambda r: min(axes.gap(r), 10.0), partial(axes.value, axis))
             ax.set(xscale="log", yscale="log", ylim=(lowest, 2), xlabel=axis)
         row[0].set_ylabel(f"{problem}: gap")
     return fig, panels

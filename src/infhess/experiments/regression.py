@@ -112,7 +112,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _problems(c: Curves) -> list[str]:
-    return [name for name in (MAP, NAT) if any(r.problem == name for r in c.rows)]
+    return [name for name in (MAP, NAT) if name in c.problems]
 
 
 def _batches(c: Curves) -> list[int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import median
 
 from infhess.harness.jobs import Job
 from infhess.harness.rows import Row
-from infhess.problems.convex_problems import convex_problem, solution
+from infhess.problems.convex_problems import ConvexProblem, convex_problem, solution
 
 EXACT, START = "exact solution", "start"
 GAPS = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -21,6 +21,7 @@ class Curves:
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = list(rows)
+        self.problems = list(dict.fromkeys(row.problem for row in self.rows))
         self._by: dict[tuple[str, str, int], dict[int, list[Row]]] = {}
         for row in self.rows:
             self._by.setdefault((row.problem, row.method, row.batch_size), {}).setdefault(row.seed, []).append(row)
@@ -45,8 +46,12 @@ class Curves:
 
     def final(self, problem: str, method: str, batch: int) -> float:
         """The gap at the end of a run, median over seeds; infinite if a run diverged."""
-        ends = [self.gap(run[-1]) for run in self.runs(problem, method, batch)]
+        ends = [self.gap(row) for row in self.ends(problem, method, batch)]
         return median(ends) if ends else math.nan
+
+    def ends(self, problem: str, method: str, batch: int) -> list[Row]:
+        """The last row for each seed."""
+        return [run[-1] for run in self.runs(problem, method, batch)]
 
     def first(
         self, problem: str, method: str, batch: int, reached: Callable[[Row], bool], cost: Callable[[Row], float]
@@ -60,12 +65,8 @@ class Curves:
         return self.first(problem, method, batch, lambda r: self.gap(r) <= gap, lambda r: float(r.data_points))
 
 
-class Axes:
+class Axes(Curves):
     """Curves with the axes on which methods are compared; a subclass defines the cost of a row on each."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        self.curves = Curves(rows)
-        self.problems = list(dict.fromkeys(row.problem for row in self.curves.rows))
 
     def value(self, axis: str, row: Row) -> float:
         """The cost of a row on a named axis."""
@@ -73,9 +74,13 @@ class Axes:
 
     def to(self, axis: str, problem: str, method: str, batch: int, gap: float) -> float:
         """The cost to reach a gap, median over seeds; infinite if it was not reached, NaN if it was not run."""
-        return self.curves.first(
-            problem, method, batch, lambda r: self.curves.gap(r) <= gap, lambda r: self.value(axis, r)
-        )
+        return self.first(problem, method, batch, lambda r: self.gap(r) <= gap, lambda r: self.value(axis, r))
+
+    def cheapest(self, axis: str, problem: str, runs: Mapping[str, int], gap: float) -> tuple[str, float]:
+        """The cheapest of several methods, given with their batch sizes, and its cost; "none" if none was run."""
+        found = {method: self.to(axis, problem, method, batch, gap) for method, batch in runs.items()}
+        known = {method: cost for method, cost in found.items() if not math.isnan(cost)} or {"none": math.inf}
+        return min(known.items(), key=lambda item: item[1])
 
 
 def optimum(experiment: str, problem: str) -> Job:
@@ -85,12 +90,17 @@ def optimum(experiment: str, problem: str) -> Job:
 
 def optimum_rows(template: Row) -> list[Row]:
     """The exact solution, which reads everything once, and the start."""
-    p, best = convex_problem(template.problem), solution(template.problem)
-    start, n = p.model(), len(p.data[0])
-    return [
-        replace(template, method=EXACT, data_points=n, loss=p.value(best), metric=p.tested(best)),
-        replace(template, method=START, loss=p.value(start), metric=p.tested(start)),
-    ]
+    p = convex_problem(template.problem)
+    both = {EXACT: solution(template.problem), START: p.model()}
+    exact, start = (replace(template, method=m, loss=p.value(w), metric=p.tested(w)) for m, w in both.items())
+    return [replace(exact, data_points=len(p.data[0])), start]
+
+
+def solved_rows(template: Row, problem: ConvexProblem) -> list[Row]:
+    """The same for a problem that is not one of those with a name; without a metric."""
+    ends = {EXACT: problem.value(problem.solved()), START: problem.value(problem.model())}
+    n = len(problem.data[0])
+    return [replace(template, method=method, data_points=n, loss=loss) for method, loss in ends.items()]
 
 
 @lru_cache(maxsize=8)

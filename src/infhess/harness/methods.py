@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from infhess.harness import training
 from infhess.harness.training import AVERAGED, MakeOptimizer, Method, Online, Problem, Run, Training
@@ -19,6 +21,7 @@ from infhess.problems.shuffled import CountedStream
 
 # Makes a method from its setting; pickled for workers, so it is a module-level function or a `partial` of one.
 Make = Callable[[float], Method]
+MakeSchedule = Callable[[torch.optim.Optimizer, int], Any]  # the number of steps ↦ a schedule of torch
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,6 @@ def fixed(method: Method) -> Make:
     return partial(_whatever, method)
 
 
-def by_setting(run: Callable[..., Run]) -> Make:
-    """A method from a run whose first argument is the setting."""
-    return partial(partial, run)
-
-
 def _whatever(method: Method, value: float) -> Method:
     return method
 
@@ -102,45 +100,41 @@ def paper_optimizer_for_nets(params: list[nn.Parameter], rate: float) -> Precond
     return Preconditioned(torch.optim.SGD(params, lr=rate), rank=2, method="paper", blocks="layer")
 
 
-def sgd(rate: float, momentum: float = 0.0) -> Method:
-    """SGD, plain or with momentum."""
-    return partial(Training, make=lambda p: torch.optim.SGD(p, lr=rate, momentum=momentum))
+def set_by(
+    value: float, make: Callable[..., Any], run: Callable[..., Run] = Training, name: str = "lr", **options: Any
+) -> Method:
+    """Training with an optimizer whose learning rate, or another of its options, has this value."""
+    return partial(run, make=partial(make, **{name: value}, **options))
 
 
-def adam(rate: float, run: type[Training] = Training) -> Method:
-    """Adam with its default momentum."""
-    return partial(run, make=lambda p: torch.optim.Adam(p, lr=rate))
-
-
-def imported(params: list[nn.Parameter], path: str, **options: float) -> torch.optim.Optimizer:
-    """An optimizer of a package that may not be installed, by its path."""
+def imported(params: list[nn.Parameter], path: str, **options: Any) -> torch.optim.Optimizer:
+    """An optimizer of a package that may not be installed, by its path; some do not take frozen parameters."""
     package, _, name = path.rpartition(".")
-    found: torch.optim.Optimizer = getattr(import_module(package), name)(params, **options)
+    trained = [p for p in params if p.requires_grad]
+    found: torch.optim.Optimizer = getattr(import_module(package), name)(trained, **options)
     return found
 
 
-def prodigy(scale: float) -> Method:
-    """Prodigy; the setting is its d_coef."""
-    return partial(Training, make=partial(imported, path="prodigyopt.Prodigy", lr=1.0, d_coef=scale))
+sgd: Callable[..., Method] = partial(set_by, make=torch.optim.SGD)
+adam: Callable[..., Method] = partial(set_by, make=torch.optim.Adam)
+prodigy: Make = partial(set_by, make=imported, path="prodigyopt.Prodigy", name="d_coef", lr=1.0)
 
 
-def schedule_free(rate: float, base: str, run: type[Training] | None = None) -> Method:
-    """Schedule-free SGD or AdamW."""
-    return partial(run or ScheduleFree, make=partial(imported, path=f"schedulefree.{base}ScheduleFree", lr=rate))
+class Scheduled(Training):
+    """A learning rate with a schedule over the budget, which has to be known; by default a cosine that falls to zero."""
 
-
-class Cosine(Training):
-    """A learning rate that falls to zero along a cosine over the budget, which has to be known."""
-
-    def __init__(self, problem: Problem, stream: CountedStream, make: MakeOptimizer) -> None:
+    def __init__(
+        self, problem: Problem, stream: CountedStream, make: MakeOptimizer, schedule: MakeSchedule = CosineAnnealingLR
+    ) -> None:
         super().__init__(problem, stream, make)
         steps = max(1, stream.budget // stream.size)
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps)
+        self.schedules = [schedule(part, steps) for part in getattr(self.optimizer, "parts", [self.optimizer])]
 
     def step(self) -> None:
         """A step of the optimizer, and one of the schedule."""
         super().step()
-        self.schedule.step()
+        for schedule in self.schedules:
+            schedule.step()
 
 
 class ScheduleFree(Training):
@@ -158,3 +152,8 @@ class ScheduleFree(Training):
         self.shown.load_state_dict(self.model.state_dict())
         self.optimizer.train()  # type: ignore[attr-defined]
         return {"": self.shown}
+
+
+def schedule_free(rate: float, base: str, run: type[ScheduleFree] = ScheduleFree) -> Method:
+    """Schedule-free SGD or AdamW."""
+    return set_by(rate, imported, run, path=f"schedulefree.{base}ScheduleFree")

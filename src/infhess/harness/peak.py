@@ -1,15 +1,45 @@
-"""The peak memory of a piece of code, counted by tensors."""
+"""The peak memory of a piece of code: of its tensors, or of the whole process, which is best a new one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+T = TypeVar("T")
+
+
+def printed_by(module: str, *arguments: object) -> str:
+    """What a module prints that runs in a new process."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[2:])}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    return done.stdout
+
+
+def resident_peak(call: Callable[[], T]) -> tuple[T, int]:
+    """The result of a call, and how many bytes of resident memory it needed at its peak; Linux."""
+    before = _resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present
+    found = call()
+    return found, _resident("VmHWM") - before
+
+
+def _resident(field: str) -> int:
+    """VmRSS (now) or VmHWM (peak) of this process in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {field}: peak memory is measured on Linux only")
 
 
 class Peak(TorchDispatchMode):

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from infhess.data import digits
-from infhess.problems.features import constant, sarcos_polynomial, signs, standardised, three_or_five
-from infhess.problems.shuffled import Data, Loss, objective
+from infhess.problems.features import apart, constant, sarcos_polynomial, signs, standardised, three_or_five
+from infhess.problems.shuffled import Data, Loss, Shuffled, objective
 
 
 def squares(outputs: Tensor, y: Tensor) -> Tensor:
@@ -85,6 +85,10 @@ class ConvexProblem:
         model = nn.Linear(x.shape[1], self.outputs, bias=False, dtype=x.dtype)
         nn.init.zeros_(model.weight)
         return model
+
+    def batches(self, size: int, seed: int) -> list[Data]:
+        """All of the data in random order, in batches of this size; the last one may be smaller."""
+        return list(Shuffled(self.data, size, torch.Generator().manual_seed(seed), every=True))
 
     def loss(self, model: nn.Module) -> Callable[[Data], Tensor]:
         """Batch ↦ mean loss of the model."""
@@ -176,9 +180,8 @@ def sarcos_mapped() -> ConvexProblem:
 
 def held_out(problem: ConvexProblem) -> ConvexProblem:
     """The same problem with every tenth row, which for SARCOS is the test file, kept out of training."""
-    x, y = problem.data
-    test = torch.arange(len(x)) % 10 == 0
-    return replace(problem, data=(x[~test], y[~test]), test=(x[test], y[test]))
+    data, test = apart(*problem.data, every=10)
+    return replace(problem, data=data, test=test)
 
 
 def mnist_logistic() -> ConvexProblem:

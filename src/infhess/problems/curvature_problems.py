@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,10 @@ from infhess.curvature import GaussNewton, Hessian
 from infhess.curvature.batch_source import BatchSource
 from infhess.data import digits, mnist
 from infhess.problems.features import constant, sarcos_polynomial, three_or_five
-from infhess.problems.shuffled import Shuffled
+from infhess.problems.shuffled import Shuffled, closure
 
 Model = Callable[[Tensor, Tensor], Tensor]
+HIDDEN, CLASSES = 24, 10  # of the small net
 
 
 @dataclass(frozen=True)
@@ -54,25 +56,19 @@ def linear(w: Tensor, x: Tensor) -> Tensor:
     return x @ w
 
 
-def one_hidden(w: Tensor, x: Tensor, hidden: int = 24, classes: int = 10) -> Tensor:
+def one_hidden(w: Tensor, x: Tensor) -> Tensor:
     """A tanh layer and a linear layer, with the weights in one flat vector."""
     inputs = x.shape[1]
-    a, b, c, d = torch.split(w, [inputs * hidden, hidden, hidden * classes, classes])
-    return torch.tanh(x @ a.view(inputs, hidden) + b) @ c.view(hidden, classes) + d
+    a, b, c, d = torch.split(w, [inputs * HIDDEN, HIDDEN, HIDDEN * CLASSES, CLASSES])
+    return torch.tanh(x @ a.view(inputs, HIDDEN) + b) @ c.view(HIDDEN, CLASSES) + d
 
 
 def minimised(problem: CurvatureProblem, steps: int) -> CurvatureProblem:
     """The same problem after some steps of full-batch L-BFGS."""
     w = problem.w.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([w], max_iter=steps, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value: Tensor = problem.loss(problem.model(w, problem.x), problem.y)
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    loss = closure(optimizer, lambda: problem.loss(problem.model(w, problem.x), problem.y))
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
     return replace(problem, w=w.detach())
 
 
@@ -90,9 +86,8 @@ def mnist_start() -> CurvatureProblem:
 def mlp_on(images: Tensor, labels: Tensor, matrix: str = "hessian") -> CurvatureProblem:
     """A small net with cross-entropy on images, with Xavier initialisation."""
     x = images.reshape(len(images), -1)
-    inputs, hidden, classes, g = x.shape[1], 24, 10, torch.Generator().manual_seed(0)
-    parts = []
-    for ins, outs in ((inputs, hidden), (hidden, classes)):
+    g, parts = torch.Generator().manual_seed(0), []
+    for ins, outs in pairwise((x.shape[1], HIDDEN, CLASSES)):
         weights = torch.randn(ins, outs, generator=g, dtype=x.dtype) * (2 / (ins + outs)) ** 0.5
         parts += [weights.reshape(-1), torch.zeros(outs, dtype=x.dtype)]
     return CurvatureProblem(torch.cat(parts), x, labels, one_hidden, nn.CrossEntropyLoss(), matrix)

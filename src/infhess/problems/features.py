@@ -25,6 +25,12 @@ def constant(x: Tensor) -> Tensor:
     return torch.ones(len(x), 1, dtype=x.dtype)
 
 
+def apart(x: Tensor, y: Tensor, every: int) -> tuple[Data, Data]:
+    """Training data, and test data: every n-th row."""
+    test = torch.arange(len(x)) % every == 0
+    return (x[~test], y[~test]), (x[test], y[test])
+
+
 def sarcos_polynomial() -> Data:
     """1 and 252 standardised polynomial features of SARCOS, and torque 1, standardised."""
     x, torques = sarcos()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from infhess.data import sarcos
-from infhess.problems.features import standardised
+from infhess.problems.features import apart, standardised
 from infhess.problems.held_out_nets import Jet
 from infhess.problems.net_problems import EVALUATED, NetProblem, letters, mnist_images, small_cifar, text
 from infhess.problems.nets import CharRecurrent, mlp
@@ -123,8 +123,7 @@ def shock() -> tuple[Data, Data]:
 def some_torques() -> tuple[Data, Data]:
     """SARCOS, torques 2 to 7, standardised; every seventh row is for testing."""
     x, y = (standardised(t).float() for t in sarcos())
-    test = torch.arange(len(x)) % 7 == 0
-    return (x[~test], y[~test, 1:]), (x[test], y[test, 1:])
+    return apart(x, y[:, 1:], every=7)
 
 
 def uneven() -> tuple[Data, Data]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from infhess.data import sarcos
-from infhess.problems.features import standardised
+from infhess.problems.features import apart, standardised
 from infhess.problems.held_out_nets import Jet
 from infhess.problems.net_problems import EVALUATED, NetProblem, letters, mnist_images, small_cifar, text
 from infhess.problems.nets import mlp
@@ -148,9 +148,7 @@ class WaveGru(nn.Module):
 def accelerations() -> tuple[Data, Data]:
     """SARCOS inverted: positions, velocities and torques to accelerations; every ninth row is for testing."""
     x, torques = (standardised(t).float() for t in sarcos())
-    test = torch.arange(len(x)) % 9 == 0
-    inputs, targets = torch.cat([x[:, :14], torques], 1), x[:, 14:]
-    return (inputs[~test], targets[~test]), (inputs[test], targets[test])
+    return apart(torch.cat([x[:, :14], torques], 1), x[:, 14:], every=9)
 
 
 def rod() -> tuple[Data, Data]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from infhess.data import mnist, sarcos
-from infhess.problems.features import cifar_images, standardised
+from infhess.problems.features import apart, cifar_images, standardised
 from infhess.problems.nets import CharRecurrent, CharTransformer, batch_norm_net, digit_net, mlp, paper_net
 from infhess.problems.shuffled import Data, Loss, objective
 from infhess.problems.text import ALPHABET, generated
@@ -143,8 +143,7 @@ def text(length: int = 32, alphabet: str = ALPHABET, write: Callable[[int, int],
 def torques() -> tuple[Data, Data]:
     """SARCOS, all seven torques, standardised; every tenth row is for testing."""
     x, y = (standardised(t).float() for t in sarcos())
-    test = torch.arange(len(x)) % 10 == 0
-    return (x[~test], y[~test]), (x[test], y[test])
+    return apart(x, y, every=10)
 
 
 DEEP: dict[str, NetProblem] = {

@@ -13,18 +13,20 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # takes outputs and targets
 
 
 class Shuffled:
-    """Batches without replacement, epoch by epoch, as from a DataLoader with shuffling."""
+    """Batches without replacement, epoch by epoch, as from a DataLoader with shuffling.
 
-    def __init__(self, dataset: Data, size: int, generator: torch.Generator) -> None:
+    Points that do not fill a batch wait for the next shuffle, unless all are wanted.
+    """
+
+    def __init__(self, dataset: Data, size: int, generator: torch.Generator, *, every: bool = False) -> None:
         self.population, self.size, self.generator = len(dataset[0]), min(size, len(dataset[0])), generator
-        self._data = dataset
+        self._data, self._read = dataset, self.population if every else self.population // self.size * self.size
 
     def __iter__(self) -> Iterator[Data]:
-        """One epoch; points that do not fill a batch wait for the next shuffle."""
+        """One epoch."""
         x, y = self._data
         order = torch.randperm(len(x), generator=self.generator).to(x.device)
-        for i in range(0, len(x) - self.size + 1, self.size):
-            part = order[i : i + self.size]
+        for part in order[: self._read].split(self.size):  # type: ignore[no-untyped-call]
             yield x[part], y[part]
 
     def whole(self) -> Data:
@@ -68,6 +70,18 @@ def objective(loss: Loss, model: nn.Module, l2: float) -> Callable[[Data], Tenso
         return loss(model(batch[0]), batch[1]) + l2 / 2 * penalty
 
     return value
+
+
+def closure(optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """What `step` of an optimizer takes: zero the gradients, and compute the loss and its gradients."""
+
+    def evaluated() -> Tensor:
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    return evaluated
 
 
 @contextmanager

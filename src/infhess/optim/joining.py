@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 import torch
@@ -24,7 +24,7 @@ class ShadowSteps(JoinHook):
     def main_hook(self) -> None:
         """Shadow one step of the other processes."""
         live = [p for p in self._params() if p.requires_grad]
-        if probing(False, live):
+        if any_process(False, live[0].device):  # they probe curvature
             with suppress(ValueError):  # the others' probe has failed, and they go on without it
                 Probe((), params=live).take_part()
                 all_reduce_mean([0.0, 0.0], live[0].device)  # points and tokens
@@ -37,8 +37,3 @@ class ShadowSteps(JoinHook):
         for t in tensors:
             distributed.broadcast(t, int(last))
         self._adopt()
-
-
-def probing(here: bool, params: Sequence[Tensor]) -> bool:
-    """Whether any process probes curvature at this step."""
-    return any_process(here, params[0].device)

@@ -22,7 +22,6 @@ from infhess.optim.controllers import convex_rule, nonconvex
 from infhess.optim.controllers.context import Context
 from infhess.optim.observed import Observed, joined, points_of, probe_of
 from infhess.optim.preconditioning.directions import BLOCKS
-from infhess.optim.preconditioning.scaled_step import finite
 from infhess.optim.reports import Report
 from infhess.optim.sharded import check_whole
 from infhess.optim.updates import Update
@@ -199,12 +198,11 @@ class Preconditioned(Wrapper):
         follows = state.nonconvex and state.rate > 0
         return bool(able and state.base_rate > 0 and (not state.active or state.step == 0 or follows))
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
-        if self._observed and self._state.active and not finite([p.grad for p in self._params()], self._state):
+    def _drop(self) -> None:
+        if self._state.active:
+            self._state.skipped += 1
             self._observed.clear()
             self._acted = 0
-        super().zero_grad(set_to_none)
 
     def _check_observable(self) -> None:
         if self.method != "curvature" or self.step_length != "measured":

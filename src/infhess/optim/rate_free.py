@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from infhess._checks import count
+from infhess._distributed import any_process
 from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, sizes_of
-from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
 from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer
 from infhess.optim.checkpoint import Loss
-from infhess.optim.joining import ShadowSteps, probing
+from infhess.optim.joining import ShadowSteps
 from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.live import live
 from infhess.optim.rate.probe import Reading
@@ -191,14 +191,9 @@ class RateFree(AveragingOptimizer, Joinable):
     def _micro_batches(self) -> int:
         return self._prober.micro_batches
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
-        if self._prober.micro_batches and not self._sharded:
-            grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
-            if grads and not math.isfinite(length([grads])):
-                self._prober.reset()
-                self._rate_state.skip(finite=False)
-        super().zero_grad(set_to_none)
+    def _drop(self) -> None:
+        self._prober.reset()
+        self._rate_state.skip(finite=False)
 
     # ---- a step
 
@@ -257,7 +252,7 @@ class RateFree(AveragingOptimizer, Joinable):
         gradient = sharded.length_of([(part.grads, part.params) for part in parts])
         if self._join_config.enable:
             Join.notify_join_context(self)
-            probing(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self._params())
+            any_process(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self.join_device)
         self.report = self._prober.finish(gradient, self._read, self._params()) or self.report
         state, scaler = self._rate_state, self._scaler
         if 0 < gradient < math.inf and not self._ready:

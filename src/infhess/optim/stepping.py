@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess.curvature.flat import real
+from infhess.curvature.flat import real, widened
 from infhess.optim import sharded
 from infhess.optim.rate.live import Live
 from infhess.optim.rate.rate_state import RateState
+from infhess.optim.rate.settings import RateFreeRule
 from infhess.optim.scalings.scaler import Scaler
-from infhess.optim.shrinking import shrink
 
 # If steps are this many times shorter than their bound, |w| changes little over this many steps.
 FAR, SIZE_HOLDS = 4.0, 16
@@ -66,6 +66,25 @@ def lead(part: Live, owns: Owns) -> float:
     return sharded.total(leads, part.params)
 
 
+def shrink(part: Live, owns: Owns, directions: Sequence[Tensor], rate: float, rule: RateFreeRule) -> None:
+    """z −= ½ k κ (|step|/|W|)² W for each matrix W, where the step is `rate` times its direction.
+
+    A step orthogonal to W lengthens it by ½ (|step|/|W|)² of |W|. If gradients are noise, this is diffusion: |W|² grows step by
+    step without fitting the data. The share κ of this growth is removed, every k steps. The result depends on neither the
+    units of the loss nor those of the weights. Vectors (biases, gains of normalisation) stay as they are.
+    """
+    matrices = [i for i, p in enumerate(part.params) if p.ndim > 1]
+    params = [part.params[i] for i in matrices]
+    if not params:
+        return
+    y, z = ([sharded.local(real(w.detach())) for w in params], [sharded.local(owns[i]["z"]) for i in matrices])
+    sizes, steps = (sharded.lengths(tensors, params) for tensors in (y, [directions[i] for i in matrices]))
+    share = rule.shrinkage * rule.noise_every / 2
+    turns = [min(rate * step / size, rule.widest_turn) if size > 0 else 0.0 for step, size in zip(steps, sizes)]
+    shares = [share * turn**2 if turn == turn else 0.0 for turn in turns]
+    torch._foreach_sub_(z, torch._foreach_mul([widened(w) for w in y], shares))
+
+
 def move(part: Live, owns: Owns, d: list[Tensor], rate: float, newest: Callable[[float], float]) -> None:
     """z −= rate·(d + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x.
 
@@ -73,7 +92,7 @@ def move(part: Live, owns: Owns, d: list[Tensor], rate: float, newest: Callable[
     """
     group = part.group
     y, z, x = [real(p) for p in part.params], [own["z"] for own in owns], [own["averaged"] for own in owns]
-    if any(map(sharded.is_sharded, y)):
+    if sharded.is_sharded(*y):
         y, z, x = [[sharded.local(v.detach()) for v in values] for values in (y, z, x)]
     if group["weight_decay"]:
         torch._foreach_add_(z, [w.to(v.dtype) for w, v in zip(y, z)], alpha=-rate * group["weight_decay"])

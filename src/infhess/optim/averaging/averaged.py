@@ -71,7 +71,7 @@ class AveragingOptimizer(CurvatureOptimizer):
         self._publish(self._rate_state)  # one tensor for all
 
     def _find_sharded(self) -> None:
-        self._sharded = any(map(sharded.is_sharded, self._params()))  # spread over processes, as by `fully_shard`
+        self._sharded = sharded.is_sharded(*self._params())  # spread over processes, as by `fully_shard`
 
     def _fresh(self, p: Tensor) -> State:
         """The state of a parameter that has not moved: both z and the average equal it."""

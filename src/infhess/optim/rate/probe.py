@@ -14,7 +14,7 @@ from infhess._checks import small_dtype
 from infhess._distributed import any_process, mean_over_processes, world_size
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
-from infhess.curvature.flat import dense, real, shaped
+from infhess.curvature.flat import dense, real, shaped, widened
 from infhess.curvature.local import Local
 from infhess.curvature.pooled import failed_somewhere
 from infhess.curvature.training_pass import TrainedHessian
@@ -85,7 +85,7 @@ class Probe:
 
     def own(self) -> list[Tensor]:
         """The gradient of these micro-batches, real, in at least single precision."""
-        gradients = ([_plain(x) for x in piece.local().gradients] for piece in self.pieces)
+        gradients = ([plain(x) for x in piece.local().gradients] for piece in self.pieces)
         none: list[Tensor] = []
         return self._mean(self._agreed(lambda: reduce(_sum, gradients, none)), len(self.pieces))
 
@@ -113,7 +113,7 @@ class Probe:
         found, own = self._agreed(lambda: self._measured(vectors))
         number, alone = max(len(self.pieces), 1), self._in_any(len(found) == 1)
         if not self.pieces:
-            own = [torch.zeros_like(_plain(p)) for p in self.params]
+            own = [torch.zeros_like(plain(p)) for p in self.params]
             found = [own, own]
         if alone:
             found = [reduce(_sum, found)]
@@ -125,9 +125,9 @@ class Probe:
         own: list[Tensor] = []
         for piece in self.pieces:
             local = piece.local()
-            h = [_plain(x) for x in piece.source.products_of(local, vectors)]
+            h = [plain(x) for x in piece.source.products_of(local, vectors)]
             found = [_sum(found[0], h)] if found and self.whole else [*found, h]
-            own = _sum(own, [_plain(x) for x in local.gradients])
+            own = _sum(own, [plain(x) for x in local.gradients])
             if local.watch.modules:
                 self.norms = local.watch.norms
         return found, own
@@ -215,11 +215,6 @@ def _pieces(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(torch.split(a.reshape(-1), PIECE), torch.split(b.reshape(-1), PIECE))
 
 
-def _plain(x: Tensor) -> Tensor:
+def plain(x: Tensor) -> Tensor:
     """The tensor as dense, real, and in at least single precision."""
-    return wide(real(dense(x.detach())))
-
-
-def wide(x: Tensor) -> Tensor:
-    """The tensor in at least single precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return widened(real(dense(x.detach())))

@@ -284,11 +284,6 @@ class Preconditioned(Wrapper):
         self._pool.clear()
         self._acted = 0  # decide again on the coming step
 
-    def _adopt(self, incoming: Any) -> None:
-        super()._adopt(incoming)
-        self._pool.clear()
-        self._acted = 0
-
     def __getstate__(self) -> dict[str, Any]:
         names = ("method", "step_length", "steps", "report", "_asked_rank", "_pool", "_was_fresh", "_unread")
         kept = {name: self.__dict__[name] for name in names}

@@ -155,8 +155,9 @@ class RateFree(AveragingOptimizer, Joinable):
         source = partial(Hessian, loss, params(), [batch], products=products, points=points)
         try:
             prober.attempt(lambda: prober.add(batch, lambda masks: source(generator=generator or masks)))
-            probes = prober.complete and not self._join_config.enable
-            report = prober.begin(self._read, params()) if probes else None
+            # Steps usually have equally many micro-batches: probe at the last one.
+            complete = prober.micro_batches == self._rate_state.micro_batches
+            report = prober.begin(self._read, params()) if complete and not self._join_config.enable else None
         except BaseException:
             prober.reset()
             raise
@@ -259,7 +260,7 @@ class RateFree(AveragingOptimizer, Joinable):
             for part in parts:
                 self._owns(part.params)
                 scaler.begin(part)
-            state.wait()
+            state.observed_at = state.steps  # the scaling learns from this gradient, without a step
             return
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip(math.isfinite(gradient))
@@ -279,7 +280,7 @@ class RateFree(AveragingOptimizer, Joinable):
         """Hook for `torch.distributed.algorithms.Join([model, opt])`."""
 
         def state() -> list[Tensor]:
-            self._publish(self._rate_state)
+            self._publish()
             return [t for p in self._params() for _, t in sorted(self.state[p].items())]
 
         return ShadowSteps(self._params, state, lambda: self._take_scalars(self.state[self._params()[0]][NUMBERS]))

@@ -78,8 +78,8 @@ class Wrapper(CurvatureOptimizer):
 
     def reset(self) -> None:
         """Forget all that was learnt: until the next estimate this equals its base again."""
-        self._learnt.reset()
-        for entry in self.state.values():
+        self._learnt.reset(self._state.base_rate)
+        for entry in [entry for entry in self.state.values() if isinstance(entry, dict)]:
             for name in [key for key in entry if str(key).startswith(PREFIX)]:
                 del entry[name]
         self._published = False
@@ -195,10 +195,10 @@ class Wrapper(CurvatureOptimizer):
 
     def _adopt(self, incoming: Any) -> None:
         """Take over what was learnt; if there is nothing, learning rates are those of the bare base."""
+        self.reset()
         self._learnt.adopt(self.param_groups, incoming)
         if not any(incoming):
             self._state.base_rate = made_with_rate(self.param_groups)
-        self._published = False
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("base", "rank", "blocks", "_learnt", "_linked")

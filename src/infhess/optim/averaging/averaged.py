@@ -68,7 +68,7 @@ class AveragingOptimizer(CurvatureOptimizer):
         for p in self.param_groups[-1]["params"]:
             if p.requires_grad:
                 self.state[p] = self._fresh(p)
-        self._publish(self._rate_state)  # one tensor for all
+        self._publish()
 
     def _find_sharded(self) -> None:
         self._sharded = sharded.is_sharded(*self._params())  # spread over processes, as by `fully_shard`
@@ -88,7 +88,7 @@ class AveragingOptimizer(CurvatureOptimizer):
             if not age:
                 self.state[p] = self._fresh(p)
         if not all(ages):
-            self._publish(self._rate_state)
+            self._publish()
         return [self.state[p] for p in params], ages
 
     # ---- the averaged weights
@@ -188,8 +188,9 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     # ---- checkpoints
 
-    def _publish(self, scalars: RateState) -> None:
-        numbers = scalars.tensor()
+    def _publish(self) -> None:
+        """List the scalars in `state`: one tensor for all parameters."""
+        numbers = self._saved_scalars().tensor()
         for own in self.state.values():
             if "z" in own:
                 own[NUMBERS] = numbers
@@ -204,7 +205,7 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """For each parameter: z, the averaged weights, squared gradients, and the state of the learning-rate filter."""
-        self._publish(self._saved_scalars())
+        self._publish()
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:

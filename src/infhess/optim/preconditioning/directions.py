@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -67,12 +68,11 @@ class PreconditionerState:
 
     def __init__(self, rank: int, how: str) -> None:
         self.rank, self.how = rank, how  # "whole" or "layer"
-        self.controller = ControllerState()
-        self.reset()
+        self.reset(math.nan)
 
-    def reset(self) -> None:
-        """Forget everything. Old tensors are not overwritten, since checkpoints may hold them."""
-        self.controller = ControllerState(base_rate=self.controller.base_rate)
+    def reset(self, base_rate: float) -> None:
+        """Forget everything else. Old tensors are not overwritten, since checkpoints may hold them."""
+        self.controller = ControllerState(base_rate)
         self.blocks: list[Directions] = []
         self.root: Tensor | None = None  # R, flat over all parameters
         self.means: dict[str, Tensor] = {}  # of iterates, flat over all parameters
@@ -155,8 +155,7 @@ class PreconditionerState:
             )
 
     def adopt(self, groups: Groups, entries: list[Entries]) -> None:
-        """Copy the entries of a checkpoint; if it has none, forget everything."""
-        self.reset()
+        """Copy the entries of a checkpoint, after a reset."""
         for given in entries:
             if NUMBERS in given:
                 self.controller = ControllerState.of(given[NUMBERS])

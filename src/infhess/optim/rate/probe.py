@@ -43,6 +43,7 @@ class MicroBatch:
     """A micro-batch of the coming step, with its curvature recomputed for each use, or kept as a graph."""
 
     def __init__(self, source: BatchSource, batch: Batch, *, keep: bool = True) -> None:
+        source.pooled = False  # the probe averages over processes itself
         self.source, self.batch, self.keep, self.seed = source, batch, keep, source.seed()
         self._local: Local | None = None
 

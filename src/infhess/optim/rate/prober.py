@@ -54,7 +54,9 @@ class Prober:
         self.failure: Exception | None = None  # of this process, until all processes raise it
         self.again: DifferenceProbe | None = None  # a second run of the closure, instead of the pieces
         self.probe: AnyProbe | None = None
-        self.micro_batches, self._begun, self._probed, self.state.observed, self.tokens = 0, False, math.nan, 0.0, 0
+        self.micro_batches, self.tokens, self.state.observed = 0, 0, 0.0
+        self._before: RateState | None = None  # the state before this step's probe
+        self._probed = math.nan  # |g| at that probe
 
     def expects(self, sizes: Callable[[], tuple[int, int]]) -> bool:
         """Count a micro-batch, given its numbers of points and of tokens; return whether the coming step probes curvature."""
@@ -76,16 +78,10 @@ class Prober:
             self.failure = self.failure or error
             return None
 
-    @property
-    def complete(self) -> bool:
-        """Whether there are as many micro-batches as in the step before; steps usually have equally many."""
-        return self.micro_batches == self.state.micro_batches
-
     def add(self, batch: Batch, make: Callable[[torch.Generator], Hessian]) -> None:
         """Add a micro-batch to probe; `make` gets a generator for dropout masks. Its graph is kept if it is the only one."""
         # Different masks at each probe and for each micro-batch.
         source = make(torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32))
-        source.pooled = False  # the probe averages over processes itself
         self.pieces.append(MicroBatch(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
 
     def take(self, done: TrainingPass | None, points: int | None = None) -> None:
@@ -99,15 +95,15 @@ class Prober:
 
     def begin(self, read: Read, params: Sequence[Tensor]) -> RateReport:
         """Probe once. A failing probe changes nothing, in all processes; but if the first one fails, it raises."""
-        self._before, self._begun, self._params = copy(self.state), True, params
-        before, started = self.state.allowed, time.perf_counter()
+        self._before, self._params = copy(self.state), params
+        before, started = self._before, time.perf_counter()
         failure: ValueError | None = None
         try:
             self._follow(read)
         except ValueError as error:
             failure = error
         except BaseException:
-            self.state = self._before
+            self.state = before
             self.reset()
             raise
         if not isinstance(failure, AbsentError):  # otherwise try again at the next step
@@ -119,7 +115,7 @@ class Prober:
                 self.reset()
                 raise failure
         skipped = () if failure is None else (f"a curvature probe was skipped: {failure}",)
-        notes = (*skipped, *self.state.diagnostics(before))
+        notes = (*skipped, *self.state.diagnostics(before.allowed))
         return RateReport(self.state.uncertain, self.state.allowed, *self.cost, time.perf_counter() - started, notes)
 
     @torch.no_grad()
@@ -146,10 +142,10 @@ class Prober:
         report, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
         try:
             if (self.pieces or self.again or self.failure) and math.isfinite(gradient):
-                if not self._begun:
+                if self._before is None:
                     report = self.begin(read, params)
                 elif self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient:
-                    self._read_anew(read)
+                    self._read_anew(read, self._before)
         finally:
             self.reset()
         self.state.micro_batches = micro_batches
@@ -157,12 +153,12 @@ class Prober:
 
     def expect_of_all(self) -> None:
         """A probe is due in all processes: one with nothing to probe reports that, so that the others do not wait for it."""
-        if world_size() > 1 and not (self._begun or self.pieces or self.again or self.failure):
+        if world_size() > 1 and self._before is None and not (self.pieces or self.again or self.failure):
             self.failure = AbsentError("no training pass was seen in it; call watch() or observe() in all processes")
 
-    def _read_anew(self, read: Read) -> None:
+    def _read_anew(self, read: Read, before: RateState) -> None:
         """Replace the first reading. It is kept if weights in the probe's graph have changed since."""
-        first, self.state = self.state, copy(self._before)
+        first, self.state = self.state, copy(before)
         for name in KEPT:
             setattr(self.state, name, getattr(first, name))
         try:

@@ -137,7 +137,6 @@ class RateState(Scalars):
         `scale` is a factor on the rate, by the user or a scheduler. Returns the rate of this step without that factor.
         """
         self.steps += 1
-        self.observed = 0.0
         if self.rule.growth * self.rate > self.allowed and self.steps > self.rule.settled:
             self.slow = 1.0
         self.rate = min(self._growth * self.rate, self.allowed)
@@ -194,11 +193,7 @@ class RateState(Scalars):
         """Skip a step for lack of a rate or of a finite gradient; the next batch may be probed again."""
         self.waiting += finite
         self.skipped += not finite
-        self.observed, self.observed_at = 0.0, self.steps
-
-    def wait(self) -> None:
-        """Skip a step while the scaling learns from its gradient."""
-        self.observed, self.observed_at = 0.0, self.steps
+        self.observed_at = self.steps
 
     def average(self, scale: float) -> None:
         """Update m, the largest rate so far, and Σm²."""

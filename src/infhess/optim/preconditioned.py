@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -122,13 +123,13 @@ class Preconditioned(Wrapper):
         kinds = self.blocks, self.method, self.step_length
         update = Update(self.base, state, sizes, min(self.rank, sum(sizes)), *kinds, self.steps)
         found = update.estimate(source)
-        step = update.step(source, found)
-        self._install(step.scaling)
-        state.step, state.limit = step.step, step.limit
+        decision = update.decide(source, found)
+        state.step = math.nan  # the base's own rate, unless another is decided on
+        self._follow(decision)
         state.start_over()
-        notes, seconds = (*found.notes, *step.notes, *state.diagnostics()), time.perf_counter() - started
+        notes, seconds = (*found.notes, *decision.notes, *state.diagnostics()), time.perf_counter() - started
         cost = source.products, source.data_points, seconds, notes, source.product_points
-        return self._tell(Report(found.values, found.std, step.step, *cost))
+        return self._tell(Report(found.values, found.std, state.step, *cost))
 
     # ---- micro-batches of the coming step
 

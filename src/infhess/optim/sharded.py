@@ -17,7 +17,7 @@ from infhess.curvature.flat import length, real, widened
 def is_sharded(*tensors: Tensor) -> bool:
     """Whether any tensor is a DTensor. Importing that module is slow; until someone has done so there are no DTensors."""
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and any(isinstance(x, module.DTensor) for x in tensors)
+    return module is not None and any(issubclass(kind, module.DTensor) for kind in set(map(type, tensors)))
 
 
 def local(x: Any) -> Tensor:
@@ -118,7 +118,7 @@ def _groups(p: Any) -> tuple[Any, ...]:
 
 def length_of(groups: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]) -> float:
     """The norm of all tensors as one vector; each group has local parts, and the parameters that they belong to."""
-    if not is_sharded(*(p for _, params in groups for p in params)):
+    if not any(is_sharded(*params) for _, params in groups):
         return length([tensors for tensors, _ in groups])
     squares = [length([[x]]) ** 2 for tensors, _ in groups for x in tensors]
     return math.sqrt(total(squares, [p for _, params in groups for p in params]))

@@ -131,7 +131,7 @@ class Wrapper(CurvatureOptimizer):
         self._published = False
 
     def _follow(self, decision: Decision) -> None:
-        """Apply a controller's decision."""
+        """Apply what a controller or an `update` has decided."""
         state = self._state
         if decision.scaling is not None:
             self._install(decision.scaling)

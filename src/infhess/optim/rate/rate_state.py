@@ -137,9 +137,10 @@ class RateState(Scalars):
         `scale` is a factor on the rate, by the user or a scheduler. Returns the rate of this step without that factor.
         """
         self.steps += 1
-        if self.rule.growth * self.rate > self.allowed and self.steps > self.rule.settled:
+        allowed = self.allowed
+        if self.rule.growth * self.rate > allowed and self.steps > self.rule.settled:
             self.slow = 1.0
-        self.rate = min(self._growth * self.rate, self.allowed)
+        self.rate = min(self._growth * self.rate, allowed)
         if not length > 0:
             return self.rate
         usual = self.length if self.length > 0 else length

@@ -94,7 +94,10 @@ DIVISORS: dict[type, Divisor | None] = {
 
 def divisor(base: torch.optim.Optimizer) -> Divisor | None:
     """How the base scales gradients; None if it does not, or in an unknown way (RAdam starts without scaling)."""
-    return next((DIVISORS[kind] for kind in type(base).__mro__ if kind in DIVISORS), None)
+    for kind in type(base).__mro__:
+        if kind in DIVISORS:
+            return DIVISORS[kind]
+    return None
 
 
 def adaptive(base: torch.optim.Optimizer) -> bool:

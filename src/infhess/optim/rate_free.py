@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from infhess._checks import count
-from infhess._distributed import any_process
+from infhess._distributed import any_process, world_size
 from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, sizes_of
 from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
-from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer
+from infhess.optim.averaging.averaged import AveragingOptimizer
 from infhess.optim.checkpoint import Loss
 from infhess.optim.joining import ShadowSteps
 from infhess.optim.rate.difference_probe import DifferenceProbe
@@ -241,14 +241,14 @@ class RateFree(AveragingOptimizer, Joinable):
             with self.around_second_run():
                 closure()
 
-        self._prober.again = DifferenceProbe(self._params(), self.state, again, random_state, distance, points)
+        self._prober.again = DifferenceProbe(self._params(), again, random_state, distance, points)
 
     def _step(self) -> None:
         parts = [part for part in map(live, self.param_groups) if part.params]
         if not parts:
             return
         self._rate_state.check_observed()
-        if self._probes and not self._sharded:
+        if world_size() > 1 and self._probes and not self._sharded:
             self._prober.expect_of_all()
         gradient = sharded.length_of([(part.grads, part.params) for part in parts])
         if self._join_config.enable:
@@ -278,12 +278,7 @@ class RateFree(AveragingOptimizer, Joinable):
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """Hook for `torch.distributed.algorithms.Join([model, opt])`."""
-
-        def state() -> list[Tensor]:
-            self._publish()
-            return [t for p in self._params() for _, t in sorted(self.state[p].items())]
-
-        return ShadowSteps(self._params, state, lambda: self._take_scalars(self.state[self._params()[0]][NUMBERS]))
+        return ShadowSteps(self)
 
     @property
     def join_device(self) -> torch.device:

@@ -46,8 +46,7 @@ def advance(
     """
     if state.weighs_noise:
         state.weigh_noise(sum(lead(part, owns) for part, (owns, _) in zip(parts, known)))
-    eps = [state.epsilon(part.group["eps"]) for part in parts]
-    moves = [scaler.directions(part, ages, e) for part, (_, ages), e in zip(parts, known, eps)]
+    moves = [scaler.directions(part, *own, state.epsilon(part.group["eps"])) for part, own in zip(parts, known)]
     scale = max(float(part.group["lr"]) for part in parts)
     length = sharded.length_of([(d, part.params) for part, d in zip(parts, moves)])
     rate = state.advance(length, size.at(parts, state, scale), scale)

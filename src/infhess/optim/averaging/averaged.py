@@ -83,13 +83,14 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     def _owns(self, params: list[Tensor]) -> tuple[list[State], list[float]]:
         """The state of each parameter and its number of steps; the average of a new parameter begins at its present value."""
-        ages = [float(self.state[p].get("step", 0.0)) for p in params]
-        for p, age in zip(params, ages):
-            if not age:
-                self.state[p] = self._fresh(p)
+        owns = [self.state[p] for p in params]
+        ages = [float(own.get("step", 0.0)) for own in owns]
         if not all(ages):
+            for i, p in enumerate(params):
+                if not ages[i]:
+                    owns[i] = self.state[p] = self._fresh(p)
             self._publish()
-        return [self.state[p] for p in params], ages
+        return owns, ages
 
     # ---- the averaged weights
 

@@ -76,8 +76,10 @@ def due(n: ControllerState, steps: float) -> bool:
 
 def _sigma(c: Context) -> float:
     """Heavy ball is stable up to (1 + β)/(1 − β) times the inverse curvature; in experiments a factor of 1 + β worked."""
+    if c.adaptive:
+        return RULE.sigma
     heavy = min(0.0 if group.get("nesterov") else momentum_of(group).decay for group in c.base.param_groups)
-    return RULE.sigma if c.adaptive else RULE.sigma * (1 + heavy)
+    return RULE.sigma * (1 + heavy)
 
 
 def _share(c: Context) -> float:

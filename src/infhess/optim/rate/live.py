@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,9 +29,9 @@ def live(group: dict[str, Any]) -> Live:
     return Live(group, params, list(torch._foreach_neg(grads)) if group["maximize"] and grads else grads)
 
 
-def gradients(params: Sequence[Tensor], state: Mapping[Tensor, Any]) -> list[Tensor]:
+def gradients(params: Sequence[Tensor]) -> list[Tensor]:
     """`.grad` of each parameter; zeros where it is None."""
-    return [torch.zeros_like(sharded.local(state[p]["z"])) if p.grad is None else _gradient(p) for p in params]
+    return [torch.zeros_like(plain(sharded.local(p))) if p.grad is None else _gradient(p) for p in params]
 
 
 def _gradient(p: Any) -> Tensor:

@@ -23,7 +23,7 @@ from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import MicroBatch, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
-from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
+from infhess.optim.rate.settings import RateFreeRule
 from infhess.optim.reports import RateReport
 from infhess.optim.scalings.scaler import Scaler
 
@@ -42,7 +42,7 @@ class NothingToReadError(ValueError):
 class Prober:
     """The state of the learning rate, and the micro-batches of the coming step until that step is made."""
 
-    def __init__(self, rule: RateFreeRule = RATE_FREE, state: RateState | None = None) -> None:
+    def __init__(self, rule: RateFreeRule, state: RateState | None = None) -> None:
         self.state = state or RateState()
         self.state.rule = rule
         self.cost = (0, 0)  # of the last probe: products, and the data points in them
@@ -95,11 +95,11 @@ class Prober:
 
     def begin(self, read: Read, params: Sequence[Tensor]) -> RateReport:
         """Probe once. A failing probe changes nothing, in all processes; but if the first one fails, it raises."""
-        self._before, self._params = copy(self.state), params
-        before, started = self._before, time.perf_counter()
+        before, started = copy(self.state), time.perf_counter()
+        self._before = before
         failure: ValueError | None = None
         try:
-            self._follow(read)
+            self._follow(read, params)
         except ValueError as error:
             failure = error
         except BaseException:
@@ -119,10 +119,10 @@ class Prober:
         return RateReport(self.state.uncertain, self.state.allowed, *self.cost, time.perf_counter() - started, notes)
 
     @torch.no_grad()
-    def _follow(self, read: Read) -> None:
+    def _follow(self, read: Read, params: Sequence[Tensor]) -> None:
         """Read the probe along the present gradient, and update the learning rate with it."""
         state = self.state
-        live, failure = [p for p in self._params if p.requires_grad], self.failure
+        live, failure = [p for p in params if p.requires_grad], self.failure
         probe = self.probe = self.again or Probe(self.pieces, self.micro_batches, params=live, failure=failure)
         reading = read(probe)
         self.cost = probe.cost
@@ -145,7 +145,7 @@ class Prober:
                 if self._before is None:
                     report = self.begin(read, params)
                 elif self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient:
-                    self._read_anew(read, self._before)
+                    self._read_anew(read, params, self._before)
         finally:
             self.reset()
         self.state.micro_batches = micro_batches
@@ -153,16 +153,16 @@ class Prober:
 
     def expect_of_all(self) -> None:
         """A probe is due in all processes: one with nothing to probe reports that, so that the others do not wait for it."""
-        if world_size() > 1 and self._before is None and not (self.pieces or self.again or self.failure):
+        if self._before is None and not (self.pieces or self.again or self.failure):
             self.failure = AbsentError("no training pass was seen in it; call watch() or observe() in all processes")
 
-    def _read_anew(self, read: Read, before: RateState) -> None:
+    def _read_anew(self, read: Read, params: Sequence[Tensor], before: RateState) -> None:
         """Replace the first reading. It is kept if weights in the probe's graph have changed since."""
         first, self.state = self.state, copy(before)
         for name in KEPT:
             setattr(self.state, name, getattr(first, name))
         try:
-            self._follow(read)
+            self._follow(read, params)
         except NothingToReadError:
             pass
         except (RuntimeError, ValueError):
@@ -175,7 +175,7 @@ def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_sta
     """Probe along Dg, with D and g of the coming step: g is `.grad`, or the batch's own gradient before there is any."""
     params = probe.params
     first = isinstance(probe, Probe) and all(p.grad is None for p in params)
-    g = probe.own() if first and isinstance(probe, Probe) else gradients(params, scaler.state)
+    g = probe.own() if first and isinstance(probe, Probe) else gradients(params)
     numbers = sum(real(p.detach()).numel() for p in params)
     rate_state.measure(sharded.length_of([(g, params)]) / max(numbers, 1) ** 0.5)
     found = {p: (group["betas"][1], rate_state.epsilon(group["eps"])) for group in groups for p in group["params"]}

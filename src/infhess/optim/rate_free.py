@@ -148,20 +148,19 @@ class RateFree(AveragingOptimizer, Joinable):
         self._outside_watch("observe")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.observe")
         prober, params = self._prober, self._params
-        due = prober.expects(lambda: sizes_of(batch, points))
-        if not due or not self._ready:
+        if not prober.expects(sizes_of, batch, points) or not self._ready:
             self._kept.add(loss, batch, params)
             return None
-        source = partial(Hessian, loss, params(), [batch], products=products, points=points)
+        make = partial(Hessian, loss, params(), [batch], products=products, points=points)
         try:
-            prober.attempt(lambda: prober.add(batch, lambda masks: source(generator=generator or masks)))
+            prober.attempt(prober.add, batch, make, generator)
             # Steps usually have equally many micro-batches: probe at the last one.
             complete = prober.micro_batches == self._rate_state.micro_batches
             report = prober.begin(self._read, params()) if complete and not self._join_config.enable else None
         except BaseException:
             prober.reset()
             raise
-        prober.attempt(lambda: self._kept.add(loss, batch, params))
+        prober.attempt(self._kept.add, loss, batch, params)
         self.report = report or self.report
         return report
 

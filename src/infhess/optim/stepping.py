@@ -46,7 +46,8 @@ def advance(
     """
     if state.weighs_noise:
         state.weigh_noise(sum(lead(part, owns) for part, (owns, _) in zip(parts, known)))
-    moves = [scaler.directions(part, *own, state.epsilon(part.group["eps"])) for part, own in zip(parts, known)]
+    eps = [float(part.group["eps"]) * state.gradient for part in parts]
+    moves = [scaler.directions(part, *own, e) for part, own, e in zip(parts, known, eps)]
     scale = max(float(part.group["lr"]) for part in parts)
     length = sharded.length_of([(d, part.params) for part, d in zip(parts, moves)])
     rate = state.advance(length, size.at(parts, state, scale), scale)

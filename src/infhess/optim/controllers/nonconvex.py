@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from infhess.curvature.flat import length, real
 from infhess.curvature.local import DoubleBackwardError
@@ -135,19 +134,14 @@ def _along(c: Context) -> tuple[Scaling, Reading]:
     along = dot(g, p)
     check_gradient(along)
     products, _ = probe.measure(flat.unpack(p))
-    across = probe.across(products, lambda x, y: dot(flat.pack(x), scaling(flat.pack(y)))) * _factor(c, g, own) ** 2
+    factor = probe.factor([g], [own])
+    if not (c.adaptive or (probe.trained and factor * SCALED < 1)):
+        # Around a base that does not scale gradients, a clipped step should be shorter: only a GradScaler's factor is undone.
+        factor = 1.0
+    across = probe.across(products, lambda x, y: dot(flat.pack(x), scaling(flat.pack(y)))) * factor**2
     check_curvature(across)
     move = scaling(direction(c.base, g))
     moves = math.sqrt(dot(move, move))
     if not 0 < moves < math.inf:
         raise NothingSeenError(f"the step of the base is of length {moves:g}")
     return scaling, Reading.of(float(torch.linalg.vector_norm(own)), moves, along, across)
-
-
-def _factor(c: Context, g: Tensor, own: Tensor) -> float:
-    """Factor on h, to match what g was multiplied by after the backward pass.
-
-    If the base does not scale gradients, a clipped step should be shorter: only a GradScaler's factor is undone.
-    """
-    factor = c.probe.factor([g], [own])
-    return factor if c.adaptive or (c.probe.trained and factor * SCALED < 1) else 1.0

@@ -107,7 +107,7 @@ def _redirected_step(
 # ---- P² of each block
 
 
-def preconditioned(grads: Grads, state: PreconditionerState, factor: float = 1.0) -> tuple[list[Tensor | None], Tensor]:
+def preconditioned(grads: Grads, state: PreconditionerState, factor: float) -> tuple[list[Tensor | None], Tensor]:
     """factor · (I − U diag(gain) Uᵀ) g of each block, and Uᵀg of all blocks.
 
     A parameter without a gradient still has none afterwards. One whose shape has changed keeps its gradient as it is.

@@ -58,30 +58,31 @@ class Prober:
         self._before: RateState | None = None  # the state before this step's probe
         self._probed = math.nan  # |g| at that probe
 
-    def expects(self, sizes: Callable[[], tuple[int, int]]) -> bool:
-        """Count a micro-batch, given its numbers of points and of tokens; return whether the coming step probes curvature."""
+    def expects(self, sizes: Callable[..., tuple[int, int]], *given: Any) -> bool:
+        """Count a micro-batch, with its numbers of points and of tokens; return whether the coming step probes curvature."""
         due = self.state.due
-        points, tokens = (self.attempt(sizes) or (0, 0)) if due else (0, 0)
+        points, tokens = (self.attempt(sizes, *given) or (0, 0)) if due else (0, 0)
         self.state.observed_at = self.state.steps + 1
         self.state.observed += points
         self.tokens += tokens
         self.micro_batches += 1
         return due
 
-    def attempt(self, prepare: Callable[[], Any]) -> Any:
+    def attempt(self, prepare: Callable[..., Any], *given: Any) -> Any:
         """Prepare a probe in this process; with several processes, an error is kept until all of them raise it."""
         try:
-            return prepare()
+            return prepare(*given)
         except Exception as error:
             if world_size() == 1:
                 raise
             self.failure = self.failure or error
             return None
 
-    def add(self, batch: Batch, make: Callable[[torch.Generator], Hessian]) -> None:
+    def add(self, batch: Batch, make: Callable[..., Hessian], generator: torch.Generator | None) -> None:
         """Add a micro-batch to probe; `make` gets a generator for dropout masks. Its graph is kept if it is the only one."""
         # Different masks at each probe and for each micro-batch.
-        source = make(torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32))
+        own = torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32)
+        source = make(generator=generator or own)
         self.pieces.append(MicroBatch(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
 
     def take(self, done: TrainingPass | None, points: int | None = None) -> None:
@@ -174,11 +175,11 @@ class Prober:
 def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_state: RateState) -> Reading:
     """Probe along Dg, with D and g of the coming step: g is `.grad`, or the batch's own gradient before there is any."""
     params = probe.params
-    first = isinstance(probe, Probe) and all(p.grad is None for p in params)
-    g = probe.own() if first and isinstance(probe, Probe) else gradients(params)
+    g = probe.own() if isinstance(probe, Probe) and all(p.grad is None for p in params) else gradients(params)
     numbers = sum(real(p.detach()).numel() for p in params)
     rate_state.measure(sharded.length_of([(g, params)]) / max(numbers, 1) ** 0.5)
-    found = {p: (group["betas"][1], rate_state.epsilon(group["eps"])) for group in groups for p in group["params"]}
+    unit = rate_state.gradient
+    found = {p: (group["betas"][1], unit * float(group["eps"])) for group in groups for p in group["params"]}
     options = [found[p] for p in params]
 
     def scaled(i: int, x: Tensor) -> Tensor:

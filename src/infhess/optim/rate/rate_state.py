@@ -147,10 +147,6 @@ class RateState(Scalars):
         if 0 < gradient < math.inf:
             self.gradient = max(gradient, self.gradient if self.rule.largest_gradient else 0.0)
 
-    def epsilon(self, relative: float) -> float:
-        """Adam's ε, from its value relative to the gradient."""
-        return float(relative) * self.gradient
-
     def check_observed(self) -> None:
         """Refuse a step before any training pass was seen; warn if none was seen for long."""
         if not self.observed_at:

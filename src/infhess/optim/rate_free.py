@@ -257,14 +257,13 @@ class RateFree(AveragingOptimizer, Joinable):
         state, scaler = self._rate_state, self._scaler
         if 0 < gradient < math.inf and not self._ready:
             for part in parts:
-                self._owns(part.params)
-                scaler.begin(part)
+                scaler.begin(self._with_state(part))
             state.observed_at = state.steps  # the scaling learns from this gradient, without a step
             return
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip(math.isfinite(gradient))
             return
-        advance(parts, [self._owns(part.params) for part in parts], scaler, state, self._size)
+        advance([self._with_state(part) for part in parts], scaler, state, self._size)
 
     # ---- copies, and processes that run out of data before others
 

@@ -12,7 +12,7 @@ from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.optim.base_optimizers import adaptive, decay, moved, rate_is_known, sqrt_scaling
 from infhess.optim.controllers.context import Decision
-from infhess.optim.controllers.controller_state import ControllerState
+from infhess.optim.controllers.controller_state import LONGER, ControllerState
 from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest_curvature
 from infhess.preconditioners import build
 from infhess.preconditioners.build import Built
@@ -22,9 +22,6 @@ from infhess.preconditioners.scaling import Scaling
 FRESH, ITERATIONS = 4, 6
 # Nonconvex: the longest step relative to |w|, the first relative to |w|, and the growth from one estimate to the next.
 LONGEST, FIRST, GROWTH = 0.03, 0.01, 4.0
-# Convex: the longest step relative to the longest on the batches probed, since losses other than quadratics may have more
-# curvature where a step leads.
-LONGER = 3.0
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from infhess.curvature.flat import real
 from infhess.optim import sharded
 from infhess.optim.averaging.batch_norm import KeptBatches, Statistics
 from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
+from infhess.optim.rate.live import Live
 from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.scalings import SCALINGS
@@ -81,16 +82,16 @@ class AveragingOptimizer(CurvatureOptimizer):
         begun = torch.tensor(self._rate_state.weight, dtype=torch.float64)
         return {"step": torch.zeros(()), **tensors, "begun": begun, NUMBERS: self._rate_state.tensor()}
 
-    def _owns(self, params: list[Tensor]) -> tuple[list[State], list[float]]:
-        """The state of each parameter and its number of steps; the average of a new parameter begins at its present value."""
-        owns = [self.state[p] for p in params]
+    def _with_state(self, part: Live) -> Live:
+        """Add the state of each parameter; the average of a new parameter begins at its present value."""
+        owns = [self.state[p] for p in part.params]
         ages = [float(own.get("step", 0.0)) for own in owns]
         if not all(ages):
-            for i, p in enumerate(params):
+            for i, p in enumerate(part.params):
                 if not ages[i]:
                     owns[i] = self.state[p] = self._fresh(p)
             self._publish()
-        return owns, ages
+        return part._replace(owns=owns, ages=ages)
 
     # ---- the averaged weights
 

@@ -15,11 +15,16 @@ PLAIN = (torch.float32, torch.float64)
 
 
 class Live(NamedTuple):
-    """A group, its parameters that have a gradient, and their gradients; for sharded parameters the local parts."""
+    """A group, its parameters that have a gradient, and their gradients; for sharded parameters the local parts.
+
+    For a step, also the state of each parameter and its number of steps so far.
+    """
 
     group: dict[str, Any]
     params: list[Tensor]
     grads: list[Tensor]
+    owns: Sequence[dict[str, Any]] = ()
+    ages: Sequence[float] = ()
 
 
 def live(group: dict[str, Any]) -> Live:

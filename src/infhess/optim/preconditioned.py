@@ -89,7 +89,6 @@ class Preconditioned(Wrapper):
         self._pool: list[Batch] = []  # batches kept by observe until an estimate is made
         self._observed: list[Observed] = []  # micro-batches observed since the last step
         self._acted = 0  # how many of these the last decision was based on
-        self._was_fresh = True  # whether nothing was known before that decision
         self._unread: tuple[str, ...] = ()  # notes of a report that was not returned to the user
         super().__init__(base, self._asked_rank, blocks)
 
@@ -221,7 +220,7 @@ class Preconditioned(Wrapper):
     def _act(self) -> Report | None:
         """Let a controller decide on the coming step, and apply its decision."""
         started, state, seen = time.perf_counter(), self._state, list(self._observed)
-        self._acted, self._was_fresh = len(seen), not state.active
+        self._acted = len(seen)
         points, failure = points_of(seen)
         if not state.nonconvex and self._is_net(seen):
             state.nonconvex = 1.0
@@ -268,8 +267,8 @@ class Preconditioned(Wrapper):
     def _before_step(self) -> None:
         """If the number of micro-batches differs from the step before, decide on those seen."""
         if self._acted < len(self._observed):
-            # The very first decision used one micro-batch alone.
-            if self._acted and self._state.steps == 1 and self._was_fresh:
+            # The very first decision used one micro-batch alone, and there was no `update` before it.
+            if self._acted and self._state.steps == 1 and math.isnan(self._state.steps_at_build):
                 self.reset()
             if not self._acted and (report := self._act()):
                 self._unread = report.notes
@@ -286,6 +285,6 @@ class Preconditioned(Wrapper):
         self._acted = 0  # decide again on the coming step
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("method", "step_length", "steps", "report", "_asked_rank", "_pool", "_was_fresh", "_unread")
+        names = ("method", "step_length", "steps", "report", "_asked_rank", "_pool", "_unread")
         kept = {name: self.__dict__[name] for name in names}
         return {**super().__getstate__(), **kept, "_observed": [], "_acted": 0}  # lambdas do not pickle

@@ -103,9 +103,10 @@ def totals(values: Sequence[float], params: Sequence[Tensor]) -> list[float]:
 
 def total(values: Sequence[float], params: Sequence[Tensor]) -> float:
     """The sum of these numbers over all parameters and parts."""
-    sums = {_groups(p): (0.0, p) for p in params}
+    sums = dict[tuple[Any, ...], tuple[float, Tensor]]()
     for value, p in zip(values, params):
-        sums[_groups(p)] = sums[_groups(p)][0] + value, p
+        groups = _groups(p)
+        sums[groups] = sums.get(groups, (0.0, p))[0] + value, p
     return sum(totals(*zip(*sums.values()))) if sums else 0.0
 
 

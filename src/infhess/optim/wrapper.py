@@ -29,14 +29,16 @@ LARGEST_BASIS = 2**28
 class Wrapper(CurvatureOptimizer):
     """Owns what was learnt about curvature; everything else belongs to the base."""
 
+    _linked = False  # whether groups and state are shared with the base
+    _published = False  # whether what was learnt is listed in `state`
+
     def __init__(self, base: torch.optim.Optimizer, rank: int | None, blocks: str) -> None:
         _check_base(base)
-        self.base, self.blocks, self._linked = base, blocks, False
+        self.base, self.blocks = base, blocks
         super().__init__(base.param_groups, base.defaults)
         self._link(self.param_groups, base.state)
         self.rank = rank or max(1, min(32, LARGEST_BASIS // max(self._size(), 1)))
         self._learnt = PreconditionerState(self.rank, blocks)
-        self._published = False  # whether what was learnt is listed in `state`
         self._state.base_rate = made_with_rate(self.param_groups)
 
     @property
@@ -201,7 +203,7 @@ class Wrapper(CurvatureOptimizer):
             self._state.base_rate = made_with_rate(self.param_groups)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("base", "rank", "blocks", "_learnt", "_linked")
+        names = ("base", "rank", "blocks", "_learnt")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

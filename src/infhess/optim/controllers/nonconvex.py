@@ -44,7 +44,6 @@ def decide(c: Context) -> Decision:
     n.factor = 1.0
     if notes is None:
         return Decision(n.rate, limit)
-    scaling = None if scaling is None else replace(scaling, factor=1.0)
     notes = (*notes, *_diagnostics(c, before, wanted, allowed, limit))
     return Decision(n.rate, limit, 0.0, scaling, c.like, notes)
 
@@ -129,7 +128,7 @@ def _along(c: Context) -> tuple[Scaling, Reading]:
     g = c.gradient_beside(own)
     # Around SGD, P² as the last update left it; otherwise the base alone.
     standing = c.scaling if c.state.directions and not c.adaptive else identity([sum(numbers(c.params))], c.like)
-    scaling = replace(standing, root=c.root(g))
+    scaling = replace(standing, factor=1.0, root=c.root(g))
     p = scaling(g)
     along = dot(g, p)
     check_gradient(along)

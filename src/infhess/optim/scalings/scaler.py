@@ -39,9 +39,8 @@ class Scaler:
         if not self._any_sharded:
             return self.scaling.directions(Gradients(part.owns, part.ages, part.grads, beta, eps))
         found = []
-        for i, (g, p, age) in enumerate(
-            zip(part.grads, part.params, part.ages)
-        ):  # one by one: one is gathered at a time
+        # One by one, so that one is gathered at a time.
+        for i, (g, p, age) in enumerate(zip(part.grads, part.params, part.ages)):
             own = self._own(p)
             step = Gradients([own], [age], [self._seen(g, p)], beta, eps, self._share(p, i))
             (d,) = self.scaling.directions(step)

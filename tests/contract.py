@@ -68,7 +68,7 @@ def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def armed(base="sgd", model=None, rank=3, **options):
+def active(base="sgd", model=None, rank=3, **options):
     model = model or net()
     opt = infhess.Preconditioned(BASES[base](model.parameters()), rank=rank, **options)
     steps(model, opt, 2)

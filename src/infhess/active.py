@@ -12,7 +12,7 @@ from infhess._checks import count, finite
 from infhess._drain import drains
 from infhess._precision import full_precision
 from infhess.curvature import Source, as_source
-from infhess.lowrank import Tall
+from infhess.lowrank import ColumnBlocks
 from infhess.pilot import paper_pilot
 from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior, Prior, checked_prior
 from infhess.posterior.isotropic import IsotropicPosterior
@@ -181,7 +181,7 @@ def residual_direction(posterior: Posterior, r: Tensor, out: Tensor) -> Tensor |
         values, Z = torch.linalg.eigh(YY / scale[:, None] / scale)
         keep = values > 10 * len(obs) * torch.finfo(r.dtype).eps
         inverse = (Z[:, keep] / values[keep]) @ Z[:, keep].mT
-        x = inverse @ (Tall(obs.Y).t(r) / scale) / scale
+        x = inverse @ (ColumnBlocks(obs.Y).t(r) / scale) / scale
         s.addmv_(obs.Y, x.to(r), alpha=-1.0)
     norm = torch.linalg.vector_norm(s)
     if not bool(norm > 100 * torch.finfo(r.dtype).eps * length):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from infhess import Hessian, Preconditioned, spectrum
-from infhess.curvature.batches import joined, part_of, size_of, sliced
+from infhess.curvature.batches import concat, size_of, slice_of, sliced
 from util import F64, close, randn
 
 
@@ -70,9 +70,9 @@ def test_slices_joined_are_the_batch(kind):
     parts = sliced([batch], 4)
     assert [size_of(p) for p in parts] == [2, 3, 2, 3]
     assert all(type(p) is type(batch) for p in parts)
-    for a, b in zip(flat(joined(parts)), (x, y)):
+    for a, b in zip(flat(concat(parts)), (x, y)):
         close(a, b, atol=0)
-    for a, b in zip(flat(part_of(batch, 2, 5)), (x[2:5], y[2:5])):
+    for a, b in zip(flat(slice_of(batch, 2, 5)), (x[2:5], y[2:5])):
         close(a, b, atol=0)
     assert flat(batch)[0] is x
 
@@ -100,7 +100,7 @@ def test_what_is_no_data_of_points_is_passed_through(n):
 
 
 def test_what_is_the_same_in_all_batches_is_kept_when_they_are_joined():
-    whole = joined([language_batch(3), language_batch(5, seed=1), language_batch(1, seed=2)])
+    whole = concat([language_batch(3), language_batch(5, seed=1), language_batch(1, seed=2)])
     assert size_of(whole) == 9
     assert tuple(whole["position_ids"].shape) == (1, 4)
     assert whole["num_items_in_batch"].ndim == 0
@@ -108,7 +108,7 @@ def test_what_is_the_same_in_all_batches_is_kept_when_they_are_joined():
 
 
 def test_batches_of_one_point_are_joined():
-    whole = joined([language_batch(1, seed=s) for s in range(4)])
+    whole = concat([language_batch(1, seed=s) for s in range(4)])
     assert size_of(whole) == 4
     assert tuple(whole["position_ids"].shape) in {(1, 4), (4, 4)}
 
@@ -116,7 +116,7 @@ def test_batches_of_one_point_are_joined():
 @pytest.mark.parametrize("change", [{"items": 8}, {"T": 5}])
 def test_batches_that_cannot_be_joined_say_so(change):
     with pytest.raises(ValueError, match="split=False"):
-        joined([language_batch(3), language_batch(4, **change)])
+        concat([language_batch(3), language_batch(4, **change)])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infhess import Isotropic, Kronecker, LowRank, Symmetric, condition
-from infhess.lowrank import Dense, SingularError, Tall
+from infhess.lowrank import ColumnBlocks, Dense, SingularError
 from util import F64, close, randn, spectrum
 
 N = 13
@@ -126,7 +126,7 @@ def test_scipy_operator_solves(positive):
 def test_nothing_is_joined_or_square_at_a_million_rows():
     """A million rows squared would be 4 TB: products, solve and eigenpairs stay linear in N."""
     S, Y = 1e-3 * randn(10**6, 2, dtype=torch.float32), 1e-3 * randn(10**6, 2, seed=1, dtype=torch.float32)
-    A = LowRank(2.0, Tall(S, Y))
+    A = LowRank(2.0, ColumnBlocks(S, Y))
     v = A @ torch.ones(10**6)
     assert A.solve(v).sub(1).abs().max() < 1e-2
     assert A.eigh(2).vectors.shape == (10**6, 2)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infhess.lowrank import LowRank, Tall, orthonormal
+from infhess.lowrank import ColumnBlocks, LowRank, orthonormal
 from infhess.lowrank.orthonormal import basis, tall_qr, tall_svd
 from util import F64, close, randn
 
@@ -117,7 +117,7 @@ def test_singular_values_are_those_of_the_columns(kappa, dtype):
 @pytest.mark.parametrize("kappa", [1.0, 30.0, 1e5])
 def test_a_basis_of_blocks_and_their_coordinates(kappa, dtype):
     A = of_condition(kappa, dtype)
-    left, right = Tall(A[:, :3], A[:, 3:6]), Tall(A[:, 6:], A[:, :3])
+    left, right = ColumnBlocks(A[:, :3], A[:, 3:6]), ColumnBlocks(A[:, 6:], A[:, :3])
     Q = basis([left, right])
     eps = 100 * M * torch.finfo(dtype).eps
     full = Q @ torch.eye(M, dtype=F64)
@@ -128,11 +128,11 @@ def test_a_basis_of_blocks_and_their_coordinates(kappa, dtype):
 
 
 def test_columns_far_from_dependent_are_their_own_basis(no_householder):
-    A = Tall(randn(N, 3).float())
+    A = ColumnBlocks(randn(N, 3).float())
     assert basis([A]).A.blocks[0] is A.blocks[0]
 
 
 def test_no_columns():
-    Q = basis([Tall(randn(N, 0))])
+    Q = basis([ColumnBlocks(randn(N, 0))])
     assert Q.shape == (N, 0)
     close((LowRank(2.0, randn(5, 0)).solve(torch.ones(5))), torch.full((5,), 0.5))

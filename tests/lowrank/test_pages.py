@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from infhess.lowrank import pages
-from infhess.lowrank.pages import room
+from infhess.lowrank.pages import empty_rows
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("large", [0, 2**40])
 def test_room_is_written_read_and_copied(dtype, large, monkeypatch):
     monkeypatch.setattr(pages, "LARGE", large)
-    X = room(3, 1001, torch.empty(0, dtype=dtype))
+    X = empty_rows(3, 1001, torch.empty(0, dtype=dtype))
     assert X.shape == (3, 1001)
     assert X.dtype == dtype
     assert X.is_contiguous()
@@ -29,4 +29,4 @@ def test_room_is_written_read_and_copied(dtype, large, monkeypatch):
 def test_a_system_without_huge_pages(monkeypatch):
     monkeypatch.setattr(pages, "LARGE", 0)
     monkeypatch.delattr(pages.mmap, "MADV_HUGEPAGE", raising=False)
-    assert room(2, 5, torch.empty(0)).shape == (2, 5)
+    assert empty_rows(2, 5, torch.empty(0)).shape == (2, 5)

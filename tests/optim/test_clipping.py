@@ -123,7 +123,7 @@ def test_clipping_around_adam_in_nets_keeps_the_rate():
 # ---- gradients that are not finite
 
 
-def armed(base, observing):
+def active(base, observing):
     w = nn.Parameter(torch.ones(4, dtype=F64))
     opt = infhess.Preconditioned(base([w]), rank=2)
     loss = lambda b: (b * w).square().mean()  # noqa: E731
@@ -145,7 +145,7 @@ def armed(base, observing):
     ids=["sgd", "momentum", "adam"],
 )
 def test_a_gradient_that_is_not_finite_moves_nothing_and_is_told(base, observing, bad):
-    w, opt, loss, batches = armed(base, observing)
+    w, opt, loss, batches = active(base, observing)
 
     def step(batch, spoil=False):
         opt.zero_grad()

@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import infhess
-from contract import BASES, MEASURED, armed, batches, each_base, loss_of, net, same, weights
+from contract import BASES, MEASURED, active, batches, each_base, loss_of, net, same, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 STEPS = 40
@@ -108,7 +108,7 @@ def test_steps_with_directions(base, blocks):
     """Around each base of torch: its step is the same, and `due` sees it."""
     ends = []
     for wrap in (lambda step: step, compiled):
-        model, opt = armed(base, blocks=blocks)
+        model, opt = active(base, blocks=blocks)
         step, stream = wrap(opt.step), batches(2)
         for _ in range(6):
             opt.zero_grad()
@@ -121,7 +121,7 @@ def test_steps_with_directions(base, blocks):
 
 def test_a_schedule_does_not_compile_each_step_anew():
     """PyTorch's schedulers replace `step` by one that its compiler does not trace; the graph begins within."""
-    model, opt = armed("adamw")
+    model, opt = active("adamw")
     schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 0.95)
     step, stream = torch.compile(opt.step, backend="aot_eager"), batches(2)
     for _ in range(10):
@@ -186,7 +186,7 @@ def test_a_graph_that_changes_weights_around_the_step(backend):
 
     ends = []
     for wrap in (lambda f: f, lambda f: compiled(f, backend)):
-        model, opt = armed()
+        model, opt = active()
         loss_of(model)(next(batches(2))).backward()
         after = wrap(lambda opt=opt, model=model: around(opt, model))()
         ends.append((weights(model), after))
@@ -195,7 +195,7 @@ def test_a_graph_that_changes_weights_around_the_step(backend):
 
 
 def test_hooks_run_once_a_step():
-    model, opt = armed()
+    model, opt = active()
     calls = []
     opt.register_step_pre_hook(lambda *_: calls.append("before"))
     opt.register_step_post_hook(lambda *_: calls.append("after"))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import infhess
-from contract import BASES, MEASURED, armed, batches, each_base, loss_of, net, same, steps, value_of, weights
+from contract import BASES, MEASURED, active, batches, each_base, loss_of, net, same, steps, value_of, weights
 
 
 @each_base
@@ -20,7 +20,7 @@ def test_before_the_first_estimate_it_is_its_base_bit_for_bit(base):
 
 @each_base
 def test_after_an_update_it_goes_down(base):
-    model, opt = armed(base)
+    model, opt = active(base)
     before = value_of(model)
     steps(model, opt, 40)
     assert value_of(model) < before

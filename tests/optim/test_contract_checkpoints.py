@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 
 import infhess
-from contract import BASES, armed, batches, each_base, loss_of, net, same, steps, through_a_file, weights
+from contract import BASES, active, batches, each_base, loss_of, net, same, steps, through_a_file, weights
 from observing import curved, drive
 from util import randn
 
@@ -19,7 +19,7 @@ from util import randn
 @each_base
 @pytest.mark.parametrize("blocks", ["whole", "layer"])
 def test_a_checkpoint_resumes_bit_for_bit(base, blocks):
-    model, opt = armed(base, blocks=blocks)
+    model, opt = active(base, blocks=blocks)
     steps(model, opt, 3)
     saved = through_a_file({"model": model.state_dict(), "opt": opt.state_dict()})
     other = net()
@@ -59,14 +59,14 @@ def test_a_checkpoint_of_a_self_driving_run_resumes_bit_for_bit(base):
 
 @pytest.mark.parametrize("base", ["sgd", "adam"])
 def test_loading_ones_own_state_changes_nothing(base):
-    _model, opt = armed(base)
+    _model, opt = active(base)
     before = opt.preconditioner.dense()
     opt.load_state_dict(opt.state_dict())
     assert torch.equal(opt.preconditioner.dense(), before)
 
 
 def test_hooks_on_checkpoints_see_everything():
-    _, opt = armed("momentum")
+    _, opt = active("momentum")
     seen = []
     opt.register_state_dict_post_hook(lambda o, state: seen.append("curvature_basis" in state["state"][0]))
     opt.register_load_state_dict_pre_hook(lambda o, state: seen.append("curvature_basis" in state["state"][0]))
@@ -96,7 +96,7 @@ def test_groups_without_parameters_and_entries_of_no_parameter_are_kept():
 
 
 def test_a_checkpoint_of_the_bare_base_is_taken_and_nothing_learnt():
-    model, opt = armed("adam")
+    model, opt = active("adam")
     bare = torch.optim.Adam(model.parameters(), lr=0.01)
     steps(model, bare, 2)
     saved = through_a_file(bare.state_dict())
@@ -111,17 +111,17 @@ def test_a_checkpoint_of_the_bare_base_is_taken_and_nothing_learnt():
 
 
 def test_a_checkpoint_of_another_rank_is_named_and_nothing_changes():
-    _model, opt = armed(rank=3)
+    _model, opt = active(rank=3)
     before = opt.preconditioner.dense()
     with pytest.raises(ValueError, match="rank"):
-        opt.load_state_dict(armed(rank=5)[1].state_dict())
+        opt.load_state_dict(active(rank=5)[1].state_dict())
     assert torch.equal(opt.preconditioner.dense(), before)
 
 
 @each_base
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
 def test_copies_go_their_own_way(base, how):
-    model, opt = armed(base)
+    model, opt = active(base)
     duplicate = copy.deepcopy if how == "deepcopy" else lambda pair: pickle.loads(pickle.dumps(pair))
     other, again = duplicate((model, opt))
     assert again.param_groups is again.base.param_groups
@@ -136,7 +136,7 @@ def test_copies_go_their_own_way(base, how):
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("base", ["sgd", "momentum", "adam"])
 def test_distributed_checkpoints(base, flat):
-    model, opt = armed(base)
+    model, opt = active(base)
     steps(model, opt, 2)
     options = StateDictOptions(flatten_optimizer_state_dict=flat)
     saved = through_a_file(get_optimizer_state_dict(model, opt, options=options))
@@ -185,7 +185,7 @@ def test_a_checkpoint_of_another_version_is_refused_whole(make):
 @pytest.mark.parametrize("known", [True, False])
 def test_checkpoints_of_version_0_1_load(known):
     """They had 28 scalars, and null directions from the start."""
-    model, opt = armed() if known else (net(), None)
+    model, opt = active() if known else (net(), None)
     opt = opt or infhess.Preconditioned(BASES["sgd"](model.parameters()), rank=3)
     saved = copy.deepcopy(opt.state_dict())
     for p, entry in zip(model.parameters(), saved["state"].values()):

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import infhess
-from contract import armed, batches, loss_of, same, steps, weights
+from contract import active, batches, loss_of, same, steps, weights
 from util import F64, randn
 
 
 def test_an_update_that_fails_leaves_all_as_it_was():
-    model, opt = armed()
+    model, opt = active()
     before, held = opt.preconditioner.dense(), weights(model)
     loss = loss_of(model)
     for bad, data, error, message in (
@@ -36,7 +36,7 @@ def test_an_update_that_fails_leaves_all_as_it_was():
 
 
 def test_a_parameter_that_changed_its_shape_is_named_and_training_goes_on():
-    model, opt = armed()
+    model, opt = active()
     model[2] = nn.Linear(4, 2)  # not this one: the optimizer has the old
     bias = opt.param_groups[0]["params"][3]
     bias.data = torch.zeros(5)

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import infhess
-from contract import armed, batches, each_base, loss_of, net, same, weights
+from contract import active, batches, each_base, loss_of, net, same, weights
 
 
 @each_base
 def test_gradients_are_as_they_were_after_a_step(base):
-    model, opt = armed(base)
+    model, opt = active(base)
     loss_of(model)(next(batches())).backward()
     held = [(p.grad, p.grad.clone()) for p in model.parameters()]
     opt.step()
@@ -20,7 +20,7 @@ def test_gradients_are_as_they_were_after_a_step(base):
 
 
 def test_they_are_put_back_even_if_the_base_fails(monkeypatch):
-    model, opt = armed()
+    model, opt = active()
     loss_of(model)(next(batches())).backward()
     held, lr = [p.grad for p in model.parameters()], opt.param_groups[0]["lr"]
     monkeypatch.setattr(opt.base, "step", lambda: 1 / 0)

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import infhess
-from contract import BASES, armed, batches, loss_of, net, steps, weights
+from contract import BASES, active, batches, loss_of, net, steps, weights
 
 
 def test_it_is_an_optimizer_and_shares_groups_and_state_with_its_base():
-    _model, opt = armed("adam")
+    _model, opt = active("adam")
     assert isinstance(opt, torch.optim.Optimizer)
     assert opt.param_groups is opt.base.param_groups
     assert opt.state is opt.base.state
@@ -59,7 +59,7 @@ def test_ratios_between_the_rates_of_groups_stay():
 
 
 def test_rates_and_momentum_are_as_they_were_after_a_step():
-    model, opt = armed("momentum")
+    model, opt = active("momentum")
     before = {k: v for k, v in opt.param_groups[0].items() if k != "params"}
     steps(model, opt, 1)
     assert {k: v for k, v in opt.param_groups[0].items() if k != "params"} == before
@@ -102,7 +102,7 @@ def test_weight_decay_counts_where_a_step_is_measured():
 
 @pytest.mark.parametrize("base", ["momentum", "adam"])
 def test_parameters_without_gradient_are_left_alone(base):
-    model, opt = armed(base)
+    model, opt = active(base)
     loss_of(model)(next(batches())).backward()
     model[0].weight.grad = None
     before = weights(model)

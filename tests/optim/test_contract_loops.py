@@ -9,11 +9,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.optim.swa_utils import AveragedModel
 
 import infhess
-from contract import BASES, armed, batches, loss_of, net, same, steps, weights
+from contract import BASES, active, batches, loss_of, net, same, steps, weights
 
 
 def test_a_closure_runs_once_with_gradients_on_and_its_loss_is_returned():
-    model, opt = armed("adam")
+    model, opt = active("adam")
     calls = []
 
     def closure():
@@ -31,11 +31,11 @@ def test_a_closure_runs_once_with_gradients_on_and_its_loss_is_returned():
     assert not same(before, weights(model))
 
 
-@pytest.mark.parametrize("state", ["unarmed", "armed"])
+@pytest.mark.parametrize("state", ["inactive", "active"])
 def test_hooks_fire_once_and_with_the_wrapper(state):
     model = net()
     opt = infhess.Preconditioned(BASES["sgd"](model.parameters()), rank=2)
-    if state == "armed":
+    if state == "active":
         opt.update(loss_of(model), batches())
     seen = []
     handles = [
@@ -54,7 +54,7 @@ def test_hooks_fire_once_and_with_the_wrapper(state):
 def test_gradient_scaler():
     ends = []
     for scale in (False, True):
-        model, opt = armed()
+        model, opt = active()
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scale)
         stream = batches(3)
         for _ in range(3):
@@ -70,7 +70,7 @@ def test_gradient_scaler():
 
 def test_averaging_by_torch_itself():
     """AveragedModel, a deep copy, is untouched by our steps and holds the mean of the weights that they led to."""
-    model, opt = armed()
+    model, opt = active()
     average, seen = AveragedModel(model), []
     for _ in range(4):
         steps(model, opt, 1)

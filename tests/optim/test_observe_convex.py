@@ -8,7 +8,7 @@ from torch import nn
 
 import infhess
 from infhess.curvature import batch_source
-from infhess.curvature.local import DifferenceLocal, HessianLocal
+from infhess.curvature.batch_curvature import BatchDifference, BatchHessian
 from observing import least_squares, train_on
 from util import F64
 
@@ -29,7 +29,7 @@ def test_it_solves_an_ill_conditioned_regression_whatever_the_rate(size, lr):
 
 
 def test_what_it_counts_is_what_it_takes(monkeypatch):
-    taken, points, product, block = [], [], HessianLocal.product, HessianLocal.block
+    taken, points, product, block = [], [], BatchHessian.product, BatchHessian.block
 
     def counted(self, s):
         taken.append(1)
@@ -51,10 +51,10 @@ def test_what_it_counts_is_what_it_takes(monkeypatch):
         points.append(len(batch[0]))
         return slices(loss, batch, *rest)
 
-    gradient, slices = DifferenceLocal.gradient, batch_source.slice_gradients
-    monkeypatch.setattr(HessianLocal, "product", counted)
-    monkeypatch.setattr(HessianLocal, "block", counted_block)
-    monkeypatch.setattr(DifferenceLocal, "gradient", counted_gradient)
+    gradient, slices = BatchDifference.gradient, batch_source.slice_gradients
+    monkeypatch.setattr(BatchHessian, "product", counted)
+    monkeypatch.setattr(BatchHessian, "block", counted_block)
+    monkeypatch.setattr(BatchDifference, "gradient", counted_gradient)
     monkeypatch.setattr(batch_source, "slice_gradients", counted_slices)
     x, y = least_squares(500, 10)
     w = nn.Parameter(torch.zeros(10, dtype=F64))

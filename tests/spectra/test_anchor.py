@@ -80,7 +80,7 @@ def test_the_variance_of_the_change_is_added():
     close(more.se.square(), found.se.square() + variance, 1e-12)
     dof = more.se.pow(4) / (found.se.pow(4) / found.dof + variance.square() / 3)
     close(more.dof, dof.clamp(min=2.0), 1e-12)
-    assert with_noise(found, x, kept._replace(unread=0.0)) is found
+    assert with_noise(found, x, kept._replace(population_factor=0.0)) is found
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_a_part_of_a_pass_in_order_is_no_sample_without_replacement():
         source = Hessian(loss, [w], DataLoader(TensorDataset(X), 32, shuffle=not ordered))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            assert source.fresh_products(vectors, 128, 4).unread == pytest.approx(factor)
+            assert source.fresh_products(vectors, 128, 4).population_factor == pytest.approx(factor)
 
 
 def test_a_whole_pass_in_order_is_exact_and_does_not_warn():

@@ -25,7 +25,7 @@ def explored(points=64):
     source = infhess.Hessian(lambda b: 0.5 * (b @ w).square().mean(), [w], x.split(points))
     krylov, rows = Krylov(randn(N, seed=1), P), []
     for j in range(P):
-        assert krylov.look(source, points, 1) is (j < P - 1)  # no room for a further one
+        assert krylov.multiply(source, points, 1) is (j < P - 1)  # no room for a further one
         rows.append(x[j * points : (j + 1) * points].split(points // CHUNKS))
     return krylov, [[r.mT @ r / len(r) for r in chunk] for chunk in rows]
 
@@ -64,7 +64,7 @@ def test_values_errors_and_freedom_are_those_of_the_definition():
     close(found.values, values, 1e-12)
     for i in range(P):
         x = torch.stack([torch.stack([w[j, i] * (w[:, i] @ T[c, :, j]) for j in range(P)]) for c in range(CHUNKS)])
-        variances = x.var(0) / CHUNKS * krylov.unread
+        variances = x.var(0) / CHUNKS * krylov.population_factor
         assert float(x.sum(1).mean()) == pytest.approx(float(values[i]))
         assert float(found.se[i]) == pytest.approx(float(variances.sum()) ** 0.5)
         assert float(found.dof[i]) == pytest.approx(float(variances.sum() ** 2 / (variances**2 / 7).sum()))
@@ -75,7 +75,9 @@ def test_values_errors_and_freedom_are_those_of_the_definition():
             ]
         )
         assert float(found.causal[i]) == pytest.approx(float(before.sum(1).mean()))
-        assert float(found.causal_se[i]) == pytest.approx(float((before.var(0) / CHUNKS * krylov.unread).sum()) ** 0.5)
+        assert float(found.causal_se[i]) == pytest.approx(
+            float((before.var(0) / CHUNKS * krylov.population_factor).sum()) ** 0.5
+        )
     assert found.rounding == pytest.approx(4 * torch.finfo(F64).eps * float(values[0]))
     following = torch.cat([values[1:], values[-1:] - values[:1]])
     gap = torch.stack([values - following, 0.05 * values, 2 * found.se]).amax(0)

@@ -11,12 +11,12 @@ from torch import Tensor
 from infhess._checks import generator_on
 from infhess._distributed import all_reduce_sum, rank, world_size
 from infhess._precision import full_precision
+from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batches import Batch, Stream, size_of
 from infhess.curvature.flat import Flat, Params
-from infhess.curvature.local import Local
-from infhess.curvature.pooled import PooledLocal, failed_somewhere
+from infhess.curvature.no_side_effects import ForwardTrace
+from infhess.curvature.pooled import PooledBatch, failed_somewhere
 from infhess.curvature.source import Source
-from infhess.curvature.untouched import Watch
 
 # Inspecting modules takes as long as a small net's forward pass: one batch without side effects vouches for this many more.
 UNSEEN = 31
@@ -37,12 +37,12 @@ class BatchProducts(Source):
         self.stream = Stream(batches, self._own_points, self._sum)
         self.size, self.like = self.flat.size, self.flat.like
         self._generator = generator or torch.Generator().manual_seed(0)
-        self.watch = Watch()  # what was seen of the loss so far
+        self.forward_trace = ForwardTrace()  # what was seen of the loss so far
         self.product_points = 0  # data points in all products, counted each time
         self._plain = 0  # coming batches that are not checked for side effects
 
     @abstractmethod
-    def at(self, batch: Batch, seed: int) -> Local:
+    def at(self, batch: Batch, seed: int) -> BatchCurvature:
         """The curvature of one batch."""
 
     @property
@@ -77,11 +77,11 @@ class BatchProducts(Source):
         return self._points or size_of(batch)
 
     @full_precision
-    def local(self, batch: Batch, seed: int | None = None) -> Local:
+    def local(self, batch: Batch, seed: int | None = None) -> BatchCurvature:
         """The curvature of one batch, with its own seed for dropout."""
         seed = self.seed() if seed is None else seed
         if self._in_several:
-            return PooledLocal(self.at(batch, seed + rank()), self._own_points(batch))
+            return PooledBatch(self.at(batch, seed + rank()), self._own_points(batch))
         local = self.at(batch, seed)
         local.points = self.points_of(batch)
         return local
@@ -91,35 +91,35 @@ class BatchProducts(Source):
         return int(torch.randint(2**62, (), generator=self._generator))
 
     @full_precision
-    def product(self, local: Local, s: Tensor) -> Tensor:
+    def product(self, local: BatchCurvature, s: Tensor) -> Tensor:
         """A product with the matrix of one batch, counted."""
         y = local.product(s)
         self._count(local, 1)
         return y
 
     @full_precision
-    def products_of(self, local: Local, vectors: Sequence[Tensor]) -> list[Tensor]:
+    def products_of(self, local: BatchCurvature, vectors: Sequence[Tensor]) -> list[Tensor]:
         """A product with the matrix of one batch, parameter by parameter, counted."""
         found = local.along(vectors)
         self._count(local, 1)
         return found
 
     @full_precision
-    def block(self, local: Local, S: Tensor) -> Tensor:
+    def block(self, local: BatchCurvature, S: Tensor) -> Tensor:
         """Products with the matrix of one batch and each column of S, counted."""
         Y = local.block(S)
         self._count(local, S.shape[1])
         return Y
 
-    def _count(self, local: Local, products: int) -> None:
+    def _count(self, local: BatchCurvature, products: int) -> None:
         self.count_products(products, local.points)
-        self.note(local.watch)
+        self.note(local.forward_trace)
         self._plain = UNSEEN if local.plain else self._plain
 
-    def note(self, seen: Watch) -> None:
+    def note(self, seen: ForwardTrace) -> None:
         """Remember what a batch has shown about the loss."""
-        self.watch.random |= seen.random
-        self.watch.batch_statistics |= seen.batch_statistics
+        self.forward_trace.random |= seen.random
+        self.forward_trace.batch_statistics |= seen.batch_statistics
 
     def count_products(self, products: int, points: int) -> None:
         """Count products with this many points each."""

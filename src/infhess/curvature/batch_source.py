@@ -14,16 +14,16 @@ from torch import Tensor
 from infhess._checks import as_vectors, count
 from infhess._distributed import mean_over_processes, world_size
 from infhess._precision import full_precision
+from infhess.curvature.batch_curvature import BatchCurvature, BatchDifference, BatchHessian
 from infhess.curvature.batch_products import BatchProducts
 from infhess.curvature.batches import Batch
-from infhess.curvature.draws import Draw, Drawn, Question, Sums
+from infhess.curvature.chunked_products import ChunkedProducts, DrawnBatch, Question, Sums
 from infhess.curvature.flat import Params
-from infhess.curvature.local import DifferenceLocal, HessianLocal, Local
 from infhess.curvature.mapped import Mapped
-from infhess.curvature.pooled import PooledLocal
+from infhess.curvature.no_side_effects import twice_differentiable
+from infhess.curvature.pooled import PooledBatch
 from infhess.curvature.reading import FreshData
 from infhess.curvature.slices import slice_gradients
-from infhess.curvature.untouched import twice_differentiable
 
 Loss = Callable[..., Tensor]
 
@@ -88,7 +88,7 @@ class BatchSource(BatchProducts):
     @full_precision
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
-    ) -> Draw:
+    ) -> ChunkedProducts:
         """Products of each vector with `chunks` chunks of fresh data, with at least this many points and batches in total.
 
         With `forms` the numbers sᵀBs instead of the products. A chunk is several whole batches, or a slice of them joined if
@@ -104,9 +104,11 @@ class BatchSource(BatchProducts):
         return draws[0] if len(draws) == 1 else draws[0]._replace(products=torch.cat([d.products for d in draws], 1))
 
     @full_precision
-    def fresh_answers(self, questions: list[Question], points: int, chunks: int, batches: int = 1) -> list[Draw]:
+    def fresh_answers(
+        self, questions: list[Question], points: int, chunks: int, batches: int = 1
+    ) -> list[ChunkedProducts]:
         """What each question takes from its product, all over the same fresh data: they share the graph of each batch."""
-        cut = self.split and not self.watch.batch_statistics
+        cut = self.split and not self.forward_trace.batch_statistics
         reading = FreshData(
             self.stream, self.draw, self.points_of, points, batches, world_size() if self._in_several else 1
         )
@@ -115,23 +117,25 @@ class BatchSource(BatchProducts):
             for group in self._groups(reading.chunks(chunks, cut), chunks):
                 for c, points_of_it, products in self._answered(group, questions):
                     sums.add(c, points_of_it, (q.take(y) for q, y in zip(questions, products)))
-                if cut and self.watch.batch_statistics:
+                if cut and self.forward_trace.batch_statistics:
                     return self.fresh_answers(questions, points, chunks, batches)
         self.stream.warn_of_order(reading.read)
-        return sums.draws(1.0 if self.watch.random else reading.unread)
+        return sums.draws(1.0 if self.forward_trace.random else reading.population_factor)
 
-    def _groups(self, pieces: Iterator[tuple[int, Batch]], most: int) -> Iterator[list[Drawn]]:
+    def _groups(self, pieces: Iterator[tuple[int, Batch]], most: int) -> Iterator[list[DrawnBatch]]:
         """Batches that are multiplied in one pass, each with its own seed: several if the loss can be mapped, else one."""
-        while group := [Drawn(c, b, self.seed()) for c, b in islice(pieces, most if self._maps else 1)]:
+        while group := [DrawnBatch(c, b, self.seed()) for c, b in islice(pieces, most if self._maps else 1)]:
             yield group
 
     @property
     def _maps(self) -> bool:
-        seen = self.watch
+        seen = self.forward_trace
         plain = self.products > 0 and not (seen.random or seen.batch_statistics or self._in_several)
         return plain and self.mapped is not None and self.mapped.possible
 
-    def _answered(self, group: list[Drawn], questions: list[Question]) -> Iterator[tuple[int, int, Iterable[Tensor]]]:
+    def _answered(
+        self, group: list[DrawnBatch], questions: list[Question]
+    ) -> Iterator[tuple[int, int, Iterable[Tensor]]]:
         """For each batch its chunk, its points, and the products that the questions ask for."""
         found = None
         if len(group) > 1 and self.mapped is not None:
@@ -188,20 +192,20 @@ class Hessian(BatchSource):
         self.split = split and points is None
         self.mapped = Mapped(loss, self.flat) if products == "exact" else None
 
-    def at(self, batch: Batch, seed: int) -> Local:
+    def at(self, batch: Batch, seed: int) -> BatchCurvature:
         """The Hessian of one batch."""
         if self.kind == "difference":
-            return DifferenceLocal(self.loss, batch, self.flat, seed)
+            return BatchDifference(self.loss, batch, self.flat, seed)
         self._plain -= 1
-        return HessianLocal(self.loss, batch, self.flat, seed, plain=self._plain >= 0)
+        return BatchHessian(self.loss, batch, self.flat, seed, plain=self._plain >= 0)
 
     @full_precision
     def gradient_at(self, batch: Batch, seed: int) -> Tensor:
         """The flat gradient of one batch, without curvature; counted as a product, since it costs about as much."""
         points = self.points_of(batch)
         self.count_products(1, points)
-        local: Local = DifferenceLocal(self.loss, batch, self.flat, seed)
-        return (PooledLocal(local, self._own_points(batch)) if self._in_several else local).gradient()
+        local: BatchCurvature = BatchDifference(self.loss, batch, self.flat, seed)
+        return (PooledBatch(local, self._own_points(batch)) if self._in_several else local).gradient()
 
     @full_precision
     def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:

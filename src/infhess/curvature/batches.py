@@ -45,7 +45,7 @@ def is_named(batch: Batch) -> bool:
     return isinstance(batch, Mapping) or (dataclasses.is_dataclass(batch) and not isinstance(batch, type))
 
 
-def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Batch:
+def tree_map(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Batch:
     """A batch of the same structure, each leaf computed by f from the leaves at the same place in all batches.
 
     Leaves are tensors and lists with one entry per point that is not a tensor; anything else is taken from the first batch.
@@ -55,11 +55,11 @@ def mapped(f: Callable[[list[Any]], Any], batches: list[Batch], size: int) -> Ba
         return f(batches)
     if is_named(first):
         entries = [named(b) for b in batches]
-        return _with(first, {key: mapped(f, [e[key] for e in entries], size) for key in entries[0]})
+        return _with(first, {key: tree_map(f, [e[key] for e in entries], size) for key in entries[0]})
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(mapped(f, list(parts), size) for parts in zip(*batches)))
+        return type(first)(*(tree_map(f, list(parts), size) for parts in zip(*batches)))
     if isinstance(first, list | tuple):
-        return type(first)(mapped(f, list(parts), size) for parts in zip(*batches))
+        return type(first)(tree_map(f, list(parts), size) for parts in zip(*batches))
     return first
 
 
@@ -115,13 +115,13 @@ def sizes_of(batch: Batch, points: int | None = None) -> tuple[int, int]:
 
 def sliced(batches: list[Batch], pieces: int) -> list[Batch]:
     """Join several batches and cut them into `pieces` slices whose sizes differ by at most one."""
-    whole = joined(batches)
+    whole = concat(batches)
     n = size_of(whole)
     cuts = [n * i // pieces for i in range(pieces + 1)]
-    return [part_of(whole, a, b) for a, b in pairwise(cuts)]
+    return [slice_of(whole, a, b) for a, b in pairwise(cuts)]
 
 
-def joined(batches: list[Batch]) -> Batch:
+def concat(batches: list[Batch]) -> Batch:
     """Several batches as one."""
     if len(batches) == 1:
         return batches[0]
@@ -131,13 +131,13 @@ def joined(batches: list[Batch]) -> Batch:
         data = all(_is_data(part, n) for part, n in zip(parts, sizes))
         return _concatenated(parts) if data else _common(parts)
 
-    return mapped(join, batches, sizes[0])
+    return tree_map(join, batches, sizes[0])
 
 
-def part_of(batch: Batch, start: int, stop: int) -> Batch:
+def slice_of(batch: Batch, start: int, stop: int) -> Batch:
     """A slice of the points of a batch; what is shared by all points stays as it is."""
     n = size_of(batch)
-    return mapped(lambda leaf: leaf[0][start:stop] if _is_data(leaf[0], n) else leaf[0], [batch], n)
+    return tree_map(lambda leaf: leaf[0][start:stop] if _is_data(leaf[0], n) else leaf[0], [batch], n)
 
 
 def _is_data(leaf: Any, size: int) -> bool:

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from infhess.curvature.batch_curvature import derivative, scalar
 from infhess.curvature.flat import Flat
-from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
-from infhess.curvature.local import derivative, scalar
-from infhess.curvature.untouched import untouched
+from infhess.curvature.gauss_newton import BatchGaussNewton, Pair
+from infhess.curvature.no_side_effects import no_side_effects
 
 Sample = Callable[[Tensor], Tensor]
 
 
-class FisherLocal(GaussNewtonLocal):
+class BatchFisher(BatchGaussNewton):
     """(1/n) Σ g_i g_iᵀ = Jᵀ [(1/n) Σ a_i a_iᵀ] J with a_i the gradient of point i's loss with respect to its outputs.
 
     If targets are drawn from the model, and the loss of a point is the mean over its d targets, the matrix is multiplied by d:
@@ -38,10 +38,10 @@ class FisherLocal(GaussNewtonLocal):
         n, self.scale = len(self.outputs), 1.0
         gradients = self.loss_gradient[0]
         if sample is not None:
-            with untouched(flat.live, seed):
+            with no_side_effects(flat.live, seed):
                 targets = sample(self.outputs.detach())
                 gradients = derivative([scalar(loss(self.leaf, targets))], [self.leaf], None)[0]
-            self.watch.random, self.scale = True, targets.numel() / n
+            self.forward_trace.random, self.scale = True, targets.numel() / n
         self.points_gradients = n * gradients.detach()
 
     def inner(self, Js: Tensor) -> Tensor:

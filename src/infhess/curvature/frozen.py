@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.batch_source import BatchSource
-from infhess.curvature.batches import Batch, joined, part_of, tensors
+from infhess.curvature.batches import Batch, concat, slice_of, tensors
 from infhess.curvature.graphs import MEMORY, Graphs, multiplied
 from infhess.curvature.reading import FreshData
 from infhess.curvature.source import Source
@@ -29,8 +29,8 @@ class Frozen:
     """The matrix H_M of M fixed points, and those of its two halves, H_A and H_B.
 
     `apply` takes up to three blocks of columns and returns H_M S, H_A A and H_B B from one pass over the data. `exact`: the
-    sample is all of the data. `unread` is 1 − M/n, the variance factor for sampling without replacement, or 1. `population`
-    is n, if it is known and products are reproducible.
+    sample is all of the data. `population_factor` is 1 − M/n, the variance factor for sampling without replacement, or 1.
+    `population` is n, if it is known and products are reproducible.
     """
 
     apply: Apply = field(repr=False)
@@ -38,13 +38,13 @@ class Frozen:
     exact: bool
     noise_is_known: bool = True
     halves: tuple[int, int] = (1, 1)  # points of each half
-    unread: float = 0.0
+    population_factor: float = 0.0
     population: int | None = None
 
     def scaled(self, difference: Tensor) -> Tensor:
         """D = ½ (H_A − H_B) √(1 − M/n), with the covariance of H_M − H, computed from H_A − H_B."""
         # In units of one point's variance, ½ (H_A − H_B) has ¼ (1/a + 1/b), and H_M has (1 − M/n)/M.
-        return difference * math.sqrt(self.unread / self.points / sum(1 / half for half in self.halves))
+        return difference * math.sqrt(self.population_factor / self.points / sum(1 / half for half in self.halves))
 
 
 def frozen(source: Source, points: int) -> Frozen:
@@ -78,11 +78,19 @@ def _of_batches(source: BatchSource, points: int) -> Frozen:
         batches[half].append(batch)
     source.stream.warn_of_order(reading.read)
     halves = [Graphs(source, half, MEMORY // 2) for half in batches if half]
-    unread = 1.0 if source.watch.random else reading.unread
-    population = None if source.watch.random else source.stream.population
+    population_factor = 1.0 if source.forward_trace.random else reading.population_factor
+    population = None if source.forward_trace.random else source.stream.population
     sizes = halves[0].points, halves[-1].points
-    known = unread == 0 or len(halves) == 2
-    return Frozen(_passes(source, halves), sum(h.points for h in halves), unread == 0, known, sizes, unread, population)
+    known = population_factor == 0 or len(halves) == 2
+    return Frozen(
+        _passes(source, halves),
+        sum(h.points for h in halves),
+        population_factor == 0,
+        known,
+        sizes,
+        population_factor,
+        population,
+    )
 
 
 def _passes(source: BatchSource, halves: list[Graphs]) -> Apply:
@@ -123,7 +131,7 @@ class Whole:
 def whole(source: Source, points: int, memory: int = MEMORY) -> Whole | None:
     """All of the data, if at least that many points are asked for; None if it exceeds `memory`, or if the loss is random."""
     population = source.stream.population if isinstance(source, BatchSource) else None
-    if not isinstance(source, BatchSource) or population is None or points < population or source.watch.random:
+    if not isinstance(source, BatchSource) or population is None or points < population or source.forward_trace.random:
         return None
     reading = FreshData(source.stream, source.draw, source.points_of, population, 1)
     batches, left = list[Batch](), memory
@@ -132,10 +140,10 @@ def whole(source: Source, points: int, memory: int = MEMORY) -> Whole | None:
         left -= sum(t.nbytes for t in tensors(batch))
         if left < 0:
             return None
-    if reading.unread:
+    if reading.population_factor:
         return None
     if source.split:
         # Inputs and targets passed as if they were two batches fail here too.
-        joined([part_of(batch, 0, 1) for batch in batches[:FEW]])
+        concat([slice_of(batch, 0, 1) for batch in batches[:FEW]])
     graphs = Graphs(source, batches, left)
-    return None if source.watch.random else Whole(source, graphs)
+    return None if source.forward_trace.random else Whole(source, graphs)

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from infhess.curvature.batch_curvature import BatchCurvature, derivative, scalar
 from infhess.curvature.batches import is_named, named
 from infhess.curvature.flat import Flat
-from infhess.curvature.local import Local, derivative, scalar
-from infhess.curvature.untouched import TwiceDifferentiable, untouched
+from infhess.curvature.no_side_effects import TwiceDifferentiable, no_side_effects
 
 # Names under which targets are looked for in a batch.
 TARGETS = ("labels", "label", "targets", "target", "y")
@@ -19,7 +19,7 @@ TARGETS = ("labels", "label", "targets", "target", "y")
 Pair: TypeAlias = Callable[[Any], tuple[Any, Any]]
 
 
-class GaussNewtonLocal(Local):
+class BatchGaussNewton(BatchCurvature):
     """J s = d(Jᵀu)/du · s, linear in the dummy u; then H_L J s at the outputs; then Jᵀ of the result."""
 
     def __init__(
@@ -33,7 +33,7 @@ class GaussNewtonLocal(Local):
     ) -> None:
         self.flat, self.seed = flat, seed
         forward, targets = parted(model, batch, pair)
-        with untouched(flat.live, seed) as self.watch:
+        with no_side_effects(flat.live, seed) as self.forward_trace:
             with TwiceDifferentiable():
                 self.outputs = one_tensor(forward())
             self.dummy = torch.zeros_like(self.outputs, requires_grad=True)
@@ -43,12 +43,12 @@ class GaussNewtonLocal(Local):
 
     def gradient(self) -> Tensor:
         """The gradient of the loss, flat."""
-        with untouched(self.flat.live, self.seed):
+        with no_side_effects(self.flat.live, self.seed):
             return self.flat.pack(derivative([self.outputs], self.flat.live, self.loss_gradient, retain_graph=True))
 
     def product(self, s: Tensor) -> Tensor:
         """Jᵀ H_L J s."""
-        with untouched(self.flat.live, self.seed):
+        with no_side_effects(self.flat.live, self.seed):
             (Js,) = derivative(self.pulled, [self.dummy], self.flat.unpack(s), retain_graph=True)
             return self.flat.pack(derivative([self.outputs], self.flat.live, [self.inner(Js)], retain_graph=True))
 

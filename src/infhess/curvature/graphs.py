@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
-from infhess.curvature.local import Local
 
 MEMORY = 2**30  # bytes for graphs
 
@@ -39,19 +39,19 @@ class Graphs:
 
     def __init__(self, source: BatchSource, batches: Sequence[Batch], memory: int = MEMORY) -> None:
         self._source, self._left = source, memory
-        self._kept: dict[int, Local] = {}
+        self._kept: dict[int, BatchCurvature] = {}
         self._batches = [(batch, source.seed(), source.points_of(batch)) for batch in batches]
         self.points = sum(points for _, _, points in self._batches)
         first = self._built(0)
         first.gradient()  # a difference source inspects the loss only when it evaluates it
-        source.note(first.watch)
+        source.note(first.forward_trace)
 
-    def __iter__(self) -> Iterator[tuple[Local, float]]:
+    def __iter__(self) -> Iterator[tuple[BatchCurvature, float]]:
         """The curvature of each batch, with its share of the points."""
         for i, (_, _, points) in enumerate(self._batches):
             yield self._kept.get(i) or self._built(i), points / self.points
 
-    def _built(self, i: int) -> Local:
+    def _built(self, i: int) -> BatchCurvature:
         batch, seed, _ = self._batches[i]
         if not self._left:
             return self._source.local(batch, seed)
@@ -63,6 +63,6 @@ class Graphs:
         return local
 
 
-def multiplied(source: BatchSource, local: Local, S: Tensor) -> Tensor:
+def multiplied(source: BatchSource, local: BatchCurvature, S: Tensor) -> Tensor:
     """The products with the columns of S; a single column avoids the overhead of a block."""
     return source.product(local, S[:, 0])[:, None] if S.shape[1] == 1 else source.block(local, S)

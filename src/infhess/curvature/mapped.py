@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
-from infhess.curvature.batches import Batch, mapped, size_of, tensors
+from infhess.curvature.batch_curvature import BatchHessian, scalar
+from infhess.curvature.batches import Batch, size_of, tensors, tree_map
 from infhess.curvature.flat import Flat
-from infhess.curvature.local import HessianLocal, scalar
-from infhess.curvature.untouched import untouched
+from infhess.curvature.no_side_effects import no_side_effects
 
 # With more parameters than this, arithmetic takes longer than launching it, and one batch at a time is as fast.
 MOST = 2**18
@@ -69,9 +69,9 @@ class Mapped:
             with _Instead(live, own):
                 return self._loss(batch).reshape(())
 
-        with untouched(live, seed, stateless=True), warnings.catch_warnings():
+        with no_side_effects(live, seed, stateless=True), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # operations without a batching rule are slower but correct
-            values = vmap(loss)(copies, mapped(torch.stack, list(batches), size_of(batches[0])))
+            values = vmap(loss)(copies, tree_map(torch.stack, list(batches), size_of(batches[0])))
             scalar(values.sum())
             gradients = torch.autograd.grad(values.sum(), copies, create_graph=True)
             found = list[Tensor]()
@@ -131,7 +131,7 @@ def _on_its_own(loss: Callable[[Any], Tensor], batch: Batch, flat: Flat, seed: i
         with left:
             return loss(b)
 
-    local = HessianLocal(watched, batch, flat, seed)
+    local = BatchHessian(watched, batch, flat, seed)
     y, plain = local.product(s), local.plain
     del local
     return y if plain and left.numbers <= OUTPUTS and not left.any else None

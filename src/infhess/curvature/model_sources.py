@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batch_source import BatchSource, Loss
 from infhess.curvature.batches import Batch
-from infhess.curvature.fisher import FisherLocal, Sample, sampler_of
+from infhess.curvature.fisher import BatchFisher, Sample, sampler_of
 from infhess.curvature.flat import Params
-from infhess.curvature.gauss_newton import GaussNewtonLocal, Pair
-from infhess.curvature.local import Local
+from infhess.curvature.gauss_newton import BatchGaussNewton, Pair
 from infhess.curvature.selection import select
 
 
@@ -69,9 +69,9 @@ class GaussNewton(ModelSource):
 
     """
 
-    def at(self, batch: Batch, seed: int) -> Local:
+    def at(self, batch: Batch, seed: int) -> BatchCurvature:
         """The Gauss–Newton matrix of one batch."""
-        return GaussNewtonLocal(self.model, self.loss, batch, self.flat, seed, self.pair)
+        return BatchGaussNewton(self.model, self.loss, batch, self.flat, seed, self.pair)
 
     def fresh(self, batches: Iterable[Batch]) -> GaussNewton:
         """The same matrix from other data."""
@@ -124,9 +124,9 @@ class Fisher(ModelSource):
         super().__init__(model, loss, params, batches, pair=pair, split=split, generator=generator)
         self.kind, self.sample = kind, sample or sampler_of(loss) if kind == "mc" else None
 
-    def at(self, batch: Batch, seed: int) -> Local:
+    def at(self, batch: Batch, seed: int) -> BatchCurvature:
         """The Fisher matrix of one batch."""
-        return FisherLocal(self.model, self.loss, batch, self.flat, seed, self.pair, self.sample)
+        return BatchFisher(self.model, self.loss, batch, self.flat, seed, self.pair, self.sample)
 
     def fresh(self, batches: Iterable[Batch]) -> Fisher:
         """The same matrix from other data."""

@@ -8,25 +8,25 @@ import torch
 from torch import Tensor, distributed
 
 from infhess._distributed import all_reduce_sum, any_process, mean_over_processes, world_size
-from infhess.curvature.local import DoubleBackwardError, Local
-from infhess.curvature.untouched import Watch
+from infhess.curvature.batch_curvature import BatchCurvature, DoubleBackwardError
+from infhess.curvature.no_side_effects import ForwardTrace
 
 
-class PooledLocal(Local):
+class PooledBatch(BatchCurvature):
     """The mean over processes of gradients and products, each weighted by its data points.
 
     All processes have to make the same calls, in the same order.
     """
 
-    def __init__(self, local: Local, points: int) -> None:
+    def __init__(self, local: BatchCurvature, points: int) -> None:
         self._local, self.flat, self.seed = local, local.flat, local.seed
         self.points = round(all_reduce_sum([points], local.flat.device)[0])
         self._weight = points * world_size() / self.points
 
     @property
-    def watch(self) -> Watch:  # type: ignore[override]
+    def forward_trace(self) -> ForwardTrace:  # type: ignore[override]
         """What was seen of the loss in this process."""
-        return self._local.watch
+        return self._local.forward_trace
 
     def _mean(self, x: Tensor) -> Tensor:
         return mean_over_processes(x.detach() * self._weight)

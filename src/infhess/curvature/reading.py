@@ -12,7 +12,7 @@ class FreshData:
 
     Attributes:
         read: data points read.
-        unread: 1 − M/n if the points are known to be a random sample without replacement from n, or all n; else 1.
+        population_factor: 1 − M/n if the points are known to be a random sample without replacement from n, or all n; else 1.
 
     """
 
@@ -32,7 +32,7 @@ class FreshData:
             stream.restart()  # a new pass: all of the data, each point once
 
     @property
-    def unread(self) -> float:
+    def population_factor(self) -> float:
         """The finite-population factor 1 − M/n."""
         n = self._stream.population
         if n is None or not self._stream.is_pass(self._first_pass) or (self._stream.ordered and self.read < n):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from infhess.curvature.batch_source import BatchSource
-from infhess.curvature.draws import Draw, Question
+from infhess.curvature.chunked_products import ChunkedProducts, Question
 from infhess.curvature.source import Source
 
 Ranges = list[tuple[int, int]]
@@ -110,7 +110,7 @@ class Layer(Source):
 
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
-    ) -> Draw:
+    ) -> ChunkedProducts:
         """As in `Source.fresh_products`."""
         draws = self.whole.fresh_answers([self.question(s, forms) for s in vectors], points, chunks, batches)
         return draws[0]._replace(products=torch.cat([d.products for d in draws], 1))

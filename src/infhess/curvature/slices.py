@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess.curvature.batches import Batch, part_of, size_of, sliced
+from infhess.curvature.batch_curvature import derivative, scalar
+from infhess.curvature.batches import Batch, size_of, slice_of, sliced
 from infhess.curvature.flat import Flat
-from infhess.curvature.local import derivative, scalar
-from infhess.curvature.untouched import untouched
+from infhess.curvature.no_side_effects import no_side_effects
 
 
 def slice_gradients(loss: Callable[[Any], Tensor], batch: Batch, pieces: int, flat: Flat, seed: int) -> Tensor:
@@ -20,7 +20,7 @@ def slice_gradients(loss: Callable[[Any], Tensor], batch: Batch, pieces: int, fl
     Slices are computed one by one: under vmap, a loss that stores its value somewhere would store a tensor that cannot be
     read.
     """
-    whole = part_of(batch, 0, size_of(batch) // pieces * pieces)
-    with untouched(flat.live, seed):
+    whole = slice_of(batch, 0, size_of(batch) // pieces * pieces)
+    with no_side_effects(flat.live, seed):
         parts = sliced([whole], pieces)
         return torch.stack([flat.pack(derivative([scalar(loss(part))], flat.live, None)) for part in parts], 1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess._checks import as_real, as_vectors, count
 from infhess._precision import full_precision
 from infhess._random import normal
-from infhess.curvature.draws import Draw, even
+from infhess.curvature.chunked_products import ChunkedProducts, even
 
 
 class Source(ABC):
@@ -59,7 +59,7 @@ class Source(ABC):
     @full_precision
     def fresh_products(
         self, vectors: list[Tensor], points: int, chunks: int, batches: int = 1, *, forms: bool = False
-    ) -> Draw:
+    ) -> ChunkedProducts:
         """Products of each vector with `chunks` chunks of fresh data, with at least this many points and batches in total.
 
         With `forms` the numbers sᵀBs instead of the products.
@@ -72,7 +72,7 @@ class Source(ABC):
             y = sum((self.matvec(s) for _ in range(repeats)), torch.zeros_like(s)) / repeats
             return (s @ y)[None] if forms else y
 
-        return even([[mean(s) for s in vectors] for _ in range(chunks)], unread=0.0 if self.exact else 1.0)
+        return even([[mean(s) for s in vectors] for _ in range(chunks)], population_factor=0.0 if self.exact else 1.0)
 
 
 # Points that a call counts as, if a source reads no data or does not say how much: 128 points are then one call per chunk.

@@ -16,11 +16,16 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from infhess._distributed import world_size
+from infhess.curvature.batch_curvature import (
+    BatchCurvature,
+    BatchHessian,
+    DoubleBackwardError,
+    check_twice_differentiable,
+)
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.convolutions import DIMENSIONS, convolve
-from infhess.curvature.local import DoubleBackwardError, HessianLocal, Local, check_twice_differentiable
-from infhess.curvature.untouched import TwiceDifferentiable, Watch, twice_differentiable
+from infhess.curvature.no_side_effects import ForwardTrace, TwiceDifferentiable, twice_differentiable
 
 # Training passes per step whose graphs are kept: two suffice to tell curvature from its noise.
 GRAPHS = 2
@@ -163,11 +168,11 @@ class TrainingPass(TorchFunctionMode):
             self._rows[others[0].shape[0]] += 1
 
 
-class TrainedLocal(HessianLocal):
+class BatchTrained(BatchHessian):
     """The curvature of a batch that training has just differentiated."""
 
     def __init__(self, done: TrainingPass, source: BatchSource) -> None:
-        self.flat, self.seed, self.watch, self._alone = source.flat, 0, Watch(), False
+        self.flat, self.seed, self.forward_trace, self._alone = source.flat, 0, ForwardTrace(), False
         self._gradients = done.gradients
 
     def along(self, vectors: Sequence[Tensor]) -> list[Tensor]:
@@ -193,11 +198,11 @@ class TrainedHessian(BatchSource):
         """The number of points, if known; otherwise 0."""
         return self._points
 
-    def at(self, batch: Batch, seed: int) -> Local:
+    def at(self, batch: Batch, seed: int) -> BatchCurvature:
         """The kept graph; it is valid as long as the parameters do not change."""
         if self._done.failure or not self._done.backwards:
             raise self._done.failure or DoubleBackwardError(NO_GRAPH)
-        return TrainedLocal(self._done, self)
+        return BatchTrained(self._done, self)
 
     def fresh(self, batches: Iterable[Batch]) -> BatchSource:
         """Not available: there is no loss to evaluate on other data."""

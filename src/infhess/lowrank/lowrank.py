@@ -9,6 +9,7 @@ from torch import Tensor
 
 from infhess._checks import count, finite_number, rounding, small_dtype
 from infhess._precision import full_precision
+from infhess.lowrank.column_blocks import ColumnBlocks
 from infhess.lowrank.operator import (
     SINGULAR,
     Eigenpairs,
@@ -20,7 +21,6 @@ from infhess.lowrank.operator import (
 )
 from infhess.lowrank.orthonormal import Basis, basis, complement
 from infhess.lowrank.root import DiagonalRoot
-from infhess.lowrank.tall import Tall
 
 LOST = 1e-2  # Woodbury's formula may lose two digits
 
@@ -34,7 +34,7 @@ class LowRank(Operator):
 
     Args:
         d: a float or 0-dim tensor for a scaled identity (the leading diagonal if A is rectangular), or a vector.
-        left: L, a tensor or a `Tall` of blocks.
+        left: L, a tensor or a `ColumnBlocks` of blocks.
         core: C, small, kept in double precision; the identity by default.
         right: R; L by default.
         gram: RᵀL, if already known.
@@ -51,15 +51,15 @@ class LowRank(Operator):
     def __init__(
         self,
         d: float | Tensor,
-        left: Tall | Tensor,
+        left: ColumnBlocks | Tensor,
         core: Tensor | None = None,
-        right: Tall | Tensor | None = None,
+        right: ColumnBlocks | Tensor | None = None,
         *,
         gram: Tensor | None = None,
     ) -> None:
         self.gram = gram
-        self.left = left if isinstance(left, Tall) else Tall(left)
-        self.right = self.left if right is None else right if isinstance(right, Tall) else Tall(right)
+        self.left = left if isinstance(left, ColumnBlocks) else ColumnBlocks(left)
+        self.right = self.left if right is None else right if isinstance(right, ColumnBlocks) else ColumnBlocks(right)
         self.shape = (self.left.shape[0], self.right.shape[0])
         self.like = self.left.blocks[0].new_empty(0)
         small = torch.empty(0, dtype=small_dtype(self.device), device=self.device)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from infhess._checks import small_dtype
-from infhess.lowrank.pages import room
-from infhess.lowrank.tall import SLAB, Tall
+from infhess.lowrank.column_blocks import SLAB, ColumnBlocks
+from infhess.lowrank.pages import empty_rows
 
 MILD = 1e-4  # least ratio 1/κ² of columns that are used as they are: κ = 100 costs two digits
 LAST = 1 / 16  # Cholesky-QR loses κ² of rounding: with such a ratio 1/κ² a round is the last one
@@ -26,10 +26,10 @@ class Basis:
     In that case F is small, in double precision, and Q is never formed.
     """
 
-    A: Tall
+    A: ColumnBlocks
     F: Tensor
     R: Tensor
-    columns: Tall
+    columns: ColumnBlocks
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -44,21 +44,21 @@ class Basis:
         """Qᵀ @ v in double precision."""
         return self.F.mT @ self.A.t(v)
 
-    def coordinates(self, part: Tall) -> Tensor:
+    def coordinates(self, part: ColumnBlocks) -> Tensor:
         """Qᵀ @ part, for blocks that are among the columns: taken from R."""
         place = dict(zip(map(_address, self.columns.blocks), torch.split(self.R, self.columns.widths, dim=1)))
         return torch.cat([place[_address(block)] for block in part.blocks], dim=1)
 
 
-def basis(parts: Sequence[Tall]) -> Basis:
+def basis(parts: Sequence[ColumnBlocks]) -> Basis:
     """An orthonormal basis of the span of the distinct blocks of several tall matrices."""
-    columns = Tall(*{_address(b): b for part in parts for b in part.blocks}.values())
+    columns = ColumnBlocks(*{_address(b): b for part in parts for b in part.blocks}.values())
     factors = _triangles(columns, columns.dtype, MILD)
     R = _product(factors) if factors else torch.zeros(0, 0)
     if factors and _near_one(torch.linalg.vector_norm(R, dim=0), columns.dtype):
         return Basis(columns, torch.linalg.solve_triangular(R, torch.eye(len(R)).to(R), upper=True), R, columns)
     Q, R = tall_qr(columns.joined())
-    return Basis(Tall(Q), torch.eye(Q.shape[1]).to(R), R, columns)
+    return Basis(ColumnBlocks(Q), torch.eye(Q.shape[1]).to(R), R, columns)
 
 
 def tall_qr(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,12 +76,12 @@ def tall_qr(A: Tensor) -> tuple[Tensor, Tensor]:
     >>> torch.allclose(Q @ R, A), torch.allclose(Q.mT @ Q, torch.eye(2).double())
     (True, True)
     """
-    columns, work = Tall(A), small_dtype(A.device)
+    columns, work = ColumnBlocks(A), small_dtype(A.device)
     factors = _triangles(columns, work, -float("inf")) if len(A) > FEW else []
     if not factors:
         Q, R = torch.linalg.qr(A)
         return Q, R.to(work)
-    Q = room(A.shape[1], A.shape[0], A).mT  # one row of memory per column, as for observations
+    Q = empty_rows(A.shape[1], A.shape[0], A).mT  # one row of memory per column, as for observations
     for part, X in zip(torch.split(Q, SLAB), _slabs(columns, factors, work)):
         part.copy_(X)
     return Q, _product(factors)
@@ -97,7 +97,7 @@ def tall_svd(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return Q @ U.to(A), sigma.to(A), Vt.to(A)
 
 
-def _triangles(A: Tall, work: torch.dtype, least: float) -> list[Tensor]:
+def _triangles(A: ColumnBlocks, work: torch.dtype, least: float) -> list[Tensor]:
     """R₁, R₂, … with A R₁⁻¹R₂⁻¹… orthonormal to rounding; empty if there are none, or if 1/κ(A)² is below `least`."""
     if not A.shape[1]:
         return [torch.zeros(0, 0, dtype=small_dtype(A.device), device=A.device)]
@@ -126,7 +126,7 @@ def _shifted(G: Tensor, mu: Tensor) -> Tensor:
     return G if float(mu[0]) > 10 * noise else G + noise * torch.eye(len(G)).to(G)
 
 
-def _gram(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Tensor:
+def _gram(A: ColumnBlocks, factors: Sequence[Tensor], work: torch.dtype) -> Tensor:
     """XᵀX of X = A R₁⁻¹R₂⁻¹…: products of slabs in the dtype `work`, their sum in double precision."""
     if not factors and work == A.dtype:
         return A.gram(A)
@@ -137,7 +137,7 @@ def _gram(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Tensor:
     return total
 
 
-def _slabs(A: Tall, factors: Sequence[Tensor], work: torch.dtype) -> Iterator[Tensor]:
+def _slabs(A: ColumnBlocks, factors: Sequence[Tensor], work: torch.dtype) -> Iterator[Tensor]:
     """Rows of A R₁⁻¹R₂⁻¹…, in slabs that stay in cache from step to step."""
     triangles = [R.to(work) for R in factors]
     for X in A.slabs():

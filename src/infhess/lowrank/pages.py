@@ -10,7 +10,7 @@ from torch import Tensor
 LARGE = 2**25  # bytes; smaller blocks are reused by the allocator and already in memory
 
 
-def room(rows: int, length: int, like: Tensor) -> Tensor:
+def empty_rows(rows: int, length: int, like: Tensor) -> Tensor:
     """An empty tensor (rows, length) in the dtype and on the device of `like`, on huge pages if Linux offers them.
 
     The first write to fresh memory causes a page fault for every 4 KiB: six times the cost of a copy. A huge page is 2 MiB.

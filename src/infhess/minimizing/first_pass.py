@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torch.utils.data import DataLoader
 
-from infhess.curvature.batches import Batch, part_of
+from infhess.curvature.batches import Batch, slice_of
 from infhess.minimizing.objective import Objective, Value, additive
 from infhess.minimizing.reservoir import Reservoir, is_sparse
 
@@ -37,7 +37,7 @@ class Reading:
     def _is_mean(self, batch: Batch, value: Value) -> bool:
         """Whether the loss is a mean over points."""
         n = value.points
-        mean = additive(self.objective, part_of(batch, 0, n // 2), part_of(batch, n // 2, n), value)
+        mean = additive(self.objective, slice_of(batch, 0, n // 2), slice_of(batch, n // 2, n), value)
         if not mean:
             self.reservoir.notes.append(
                 "the loss of a batch is not the mean over its points: batches are kept as they come, weighed by points"

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from infhess._checks import small_dtype
+from infhess.curvature.batch_curvature import derivative, scalar
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import Flat
-from infhess.curvature.local import derivative, scalar
-from infhess.curvature.untouched import untouched
+from infhess.curvature.no_side_effects import no_side_effects
 
 
 class Value(NamedTuple):
@@ -51,7 +51,7 @@ class Objective:
 
     def at(self, batch: Batch, seed: int) -> Value:
         """Loss and gradient of one batch, with this seed for dropout."""
-        with untouched(self.flat.live, seed):
+        with no_side_effects(self.flat.live, seed):
             loss = self.loss(batch)
             if isinstance(loss, Tensor) and loss.numel() == 1 and not bool(torch.isfinite(loss.detach())):
                 return Value(math.inf, torch.zeros(self.size, dtype=self.wide, device=self.flat.device), size_of(batch))

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from infhess.curvature.batch_curvature import COLUMNS, BatchCurvature, BatchHessian
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, size_of
-from infhess.curvature.local import COLUMNS, HessianLocal, Local
 from infhess.preconditioners.build import NEGATIVE, blocked
 
 # Points times columns of a block per pass: on small data most of a pass is PyTorch's overhead.
@@ -37,28 +37,28 @@ class PoolCurvature:
         self._columns = max(COLUMNS, int(min(most, AT_ONCE) / max(sizes)))
         self._kept = list(map(self._local, range(len(chunks)))) if self.points <= most else None
 
-    def _local(self, i: int) -> Local:
+    def _local(self, i: int) -> BatchCurvature:
         local = self.source.at(self.chunks[i], i)
         local.points = self.source.points_of(self.chunks[i])
-        if isinstance(local, HessianLocal):
+        if isinstance(local, BatchHessian):
             local.columns = self._columns
         return local
 
-    def _locals(self) -> Iterator[tuple[float, Local]]:
+    def _locals(self) -> Iterator[tuple[float, BatchCurvature]]:
         each = map(self._local, range(len(self.chunks))) if self._kept is None else iter(self._kept)
         return zip(self._shares, each)
 
     @cached_property
     def loss(self) -> float:
         """The mean loss of the pool, if graphs of exact products are kept."""
-        return sum(share * local.loss for share, local in self._locals() if isinstance(local, HessianLocal))
+        return sum(share * local.loss for share, local in self._locals() if isinstance(local, BatchHessian))
 
     @cached_property
     def gradient(self) -> Tensor:
         """The mean gradient of the pool."""
         return self._mean(lambda local: local.gradient())
 
-    def _mean(self, of: Callable[[Local], Tensor]) -> Tensor:
+    def _mean(self, of: Callable[[BatchCurvature], Tensor]) -> Tensor:
         """Mean over chunks, weighted by points."""
         parts = [of(local).to(self.wide) * share for share, local in self._locals()]
         return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)

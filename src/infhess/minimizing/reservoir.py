@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from infhess.curvature.batches import Batch, joined, mapped, size_of, tensors
+from infhess.curvature.batches import Batch, concat, size_of, tensors, tree_map
 
 # Points of a chunk: batches are joined to this size, so that Python's overhead in a pass is small.
 CHUNK = 4096
@@ -72,7 +72,7 @@ class Reservoir:
         chosen = [_picked(batch, mask, self.cut) for mask, _, batch in masks if bool(mask.any())]
         if not self.cut:
             return chosen
-        return [_indexed(joined(chosen), torch.cat([keys[mask] for mask, keys, _ in masks]).argsort())]
+        return [_indexed(concat(chosen), torch.cat([keys[mask] for mask, keys, _ in masks]).argsort())]
 
     def settle(self) -> None:
         """Join what is kept into chunks, once the pass is over."""
@@ -123,7 +123,7 @@ def _indexed(batch: Batch, index: Tensor) -> Batch:
         assert isinstance(leaf, Tensor)
         return leaf[index.to(leaf.device)] if leaf.ndim and len(leaf) == n else leaf
 
-    return mapped(lambda leaves: pick(leaves[0]), [batch], n)
+    return tree_map(lambda leaves: pick(leaves[0]), [batch], n)
 
 
 def in_chunks(batches: Iterable[Batch], cut: bool) -> Iterator[Batch]:
@@ -137,10 +137,10 @@ def in_chunks(batches: Iterable[Batch], cut: bool) -> Iterator[Batch]:
         waiting.append(batch)
         points += size_of(batch)
         if points >= CHUNK:
-            yield joined(waiting)
+            yield concat(waiting)
             waiting, points = [], 0
     if waiting:
-        yield joined(waiting)
+        yield concat(waiting)
 
 
 def bytes_of(batch: Batch) -> int:

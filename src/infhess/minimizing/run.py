@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, Stream, sliced
-from infhess.curvature.local import DoubleBackwardError
 from infhess.minimizing.choice import ALL, SECANTS, SGD, SGD_BATCH, SGD_STEPS, Facts, Plan, planned
 from infhess.minimizing.descent import Pass, descend
 from infhess.minimizing.factored import matrix_of

@@ -66,11 +66,11 @@ def points_of(seen: Sequence[Observed]) -> tuple[int, Exception | None]:
         return 0, error
 
 
-def joined(seen: Sequence[Observed]) -> Batch:
+def concatenated(seen: Sequence[Observed]) -> Batch:
     """The micro-batches of a step as one batch; only the last one if they cannot be joined."""
     if len(seen) == 1 or not all(o.split and o.loss is seen[0].loss for o in seen):
         return seen[-1].batch
     try:
-        return batching.joined([o.batch for o in seen])
+        return batching.concat([o.batch for o in seen])
     except (ValueError, AttributeError, KeyError):
         return seen[-1].batch

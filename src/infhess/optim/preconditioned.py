@@ -14,14 +14,14 @@ import torch
 from infhess._checks import count
 from infhess._distributed import world_size
 from infhess._precision import full_precision
+from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.batches import Batch
-from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.training_pass import GRAPHS, TrainingPass
 from infhess.optim.base_optimizers import rate_is_known
 from infhess.optim.checkpoint import Loss
 from infhess.optim.controllers import convex_rule, nonconvex
 from infhess.optim.controllers.context import Context
-from infhess.optim.observed import Observed, joined, points_of, probe_of
+from infhess.optim.observed import Observed, concatenated, points_of, probe_of
 from infhess.optim.preconditioning.directions import BLOCKS
 from infhess.optim.reports import Report
 from infhess.optim.sharded import check_whole
@@ -256,7 +256,7 @@ class Preconditioned(Wrapper):
 
     def _context(self, seen: list[Observed], points: int, failure: Exception | None) -> Context:
         state, params, seed = self._state, self._params(), int(self._state.steps)
-        batch = None if state.nonconvex else joined(seen)
+        batch = None if state.nonconvex else concatenated(seen)
         return Context(
             state, self.base, params, self._learnt.means, batch, points, self.rank, self._pool,
             make_source=lambda: seen[-1]._replace(batch=batch).hessian(self._source, seed),

@@ -11,7 +11,7 @@ from torch import Tensor
 from infhess._checks import column_norms, rounding
 from infhess._precision import full_precision
 from infhess._random import normal
-from infhess.lowrank import LowRank, Tall
+from infhess.lowrank import ColumnBlocks, LowRank
 from infhess.posterior.base import GivesPosterior, Posterior
 
 # The median of a squared standard normal: converts a median of squares into a variance.
@@ -64,7 +64,7 @@ class CurvatureShapedPosterior(Posterior):
             return 0.0
         modes = self.observations.modes
         values, w = torch.linalg.eigh((modes.V.mT @ (T + T.mT) @ modes.V) / 2 / modes.sigma[:, None] / modes.sigma)
-        product = Tall(self.observations.Y) @ (modes.V @ (w[:, 0] / modes.sigma))
+        product = ColumnBlocks(self.observations.Y) @ (modes.V @ (w[:, 0] / modes.sigma))
         residual = column_norms(modes.split(product)[1])
         return max(0.0, -float(values[0]) + float(residual) / 2)
 
@@ -96,7 +96,7 @@ class CurvatureShapedPosterior(Posterior):
         return (F / c) @ F.mT
 
     def _mean(self) -> LowRank:
-        mean = LowRank(0.0, Tall(self._Y), self._K)
+        mean = LowRank(0.0, ColumnBlocks(self._Y), self._K)
         if self.shift == 0:
             return mean
         values, vectors, _ = mean.eigh(min(len(self), self.shape[0]))
@@ -114,8 +114,8 @@ class CurvatureShapedPosterior(Posterior):
         """
         if self.noise is None:
             return u.new_full((u.shape[1],), torch.nan)
-        a = Tall(self._Y).t(u)
-        b = a if v is u else Tall(self._Y).t(v)
+        a = ColumnBlocks(self._Y).t(u)
+        b = a if v is u else ColumnBlocks(self._Y).t(v)
         p, q = self._K @ a, self._K @ b
         # Yᵀ(u − Sp/2) and Yᵀ(v − Sq/2): yⱼᵀzⱼ = qⱼaⱼ + pⱼbⱼ, and B_m = Y K Yᵀ
         a, b = a - self._SY.mT @ p / 2, b - self._SY.mT @ q / 2
@@ -128,7 +128,7 @@ class CurvatureShapedPosterior(Posterior):
         """The mean for products perturbed by a fresh draw of their noise, to first order, as in `variance`."""
         if self.noise is None:
             raise ValueError(UNKNOWN_NOISE)
-        Y, (c, F) = Tall(self._Y), self._modes
+        Y, (c, F) = ColumnBlocks(self._Y), self._modes
         draws = normal(len(c), len(self), like=c, generator=generator)
         # δY = Y small: the root of B_m is YF c^{−½}, and yⱼ itself corresponds to the j-th unit vector.
         small = (F / c.sqrt()) @ draws * self._T.diagonal().abs().sqrt()

@@ -12,7 +12,7 @@ from torch import Tensor
 from infhess._checks import as_vectors, column_norms
 from infhess._precision import full_precision
 from infhess._random import normal
-from infhess.lowrank import LowRank, SingularError, Tall
+from infhess.lowrank import ColumnBlocks, LowRank, SingularError
 from infhess.lowrank.operator import SINGULAR
 from infhess.posterior.base import NO_EVIDENCE, GivesPosterior, Posterior, agree
 from infhess.posterior.factors import root
@@ -67,7 +67,7 @@ class IsotropicPosterior(Posterior):
         mu, F = modes.sigma.square(), modes.F
         gain = (modes.V * (modes.sigma / (mu + self.r))) @ F.mT
         core = torch.cat([gain, -self.prior.mean * (F * (mu / (mu + self.r))) @ F.mT])
-        columns, A, obs = Tall(self.observations.Y, modes.A), Tall(modes.A), self.observations
+        columns, A, obs = ColumnBlocks(self.observations.Y, modes.A), ColumnBlocks(modes.A), self.observations
         gram = torch.cat([obs.SY, obs.SS], dim=1) if modes.of_S else None
         return LowRank(self.prior.mean, columns, core, A, gram=gram)
 
@@ -81,7 +81,7 @@ class IsotropicPosterior(Posterior):
         out = torch.mul(g, 1 / b0, out=out)
         if len(self):
             core = obs.SY + b0 * self.r * torch.eye(len(self)).to(obs.SY)
-            x = torch.linalg.solve(core, Tall(obs.S).t(g)).to(g)
+            x = torch.linalg.solve(core, ColumnBlocks(obs.S).t(g)).to(g)
             out.addmv_(obs.Y, x, alpha=-1 / b0).addmv_(obs.S, x)
         return out
 

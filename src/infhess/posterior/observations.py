@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from infhess._checks import LARGEST, as_real, column_norms, finite, finite_columns, rounding, same_place, small_dtype
-from infhess.lowrank import Tall
+from infhess.lowrank import ColumnBlocks
+from infhess.lowrank.column_blocks import SLAB
 from infhess.lowrank.orthonormal import tall_qr
-from infhess.lowrank.pages import room
-from infhess.lowrank.tall import SLAB
+from infhess.lowrank.pages import empty_rows
 
 
 class _Buffer:
     """Memory for observations, one per row: contiguous for products, and new ones are written in place."""
 
     def __init__(self, S: Tensor, Y: Tensor, capacity: int) -> None:
-        self.S, self.Y = room(capacity, S.shape[1], S), room(capacity, Y.shape[1], Y)
+        self.S, self.Y = empty_rows(capacity, S.shape[1], S), empty_rows(capacity, Y.shape[1], Y)
         self.used = len(S)
         for kept, given in ((self.S, S), (self.Y, Y)):
             # For a transpose, copy a slab at a time: copying all at once is twice as slow.
@@ -43,8 +43,8 @@ class Modes:
 
     def split(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """Coordinates Pᵀu in double precision, and the part of u outside the span."""
-        inside = self.F.mT @ Tall(self.A).t(u)
-        return inside, u - Tall(self.A) @ (self.F @ inside)
+        inside = self.F.mT @ ColumnBlocks(self.A).t(u)
+        return inside, u - ColumnBlocks(self.A) @ (self.F @ inside)
 
 
 class Observations:
@@ -101,7 +101,7 @@ class Observations:
 
     def _gram(self, pair: str) -> Tensor:
         if pair not in self._grams:
-            left, right = (Tall(getattr(self, name)) for name in pair)
+            left, right = (ColumnBlocks(getattr(self, name)) for name in pair)
             self._grams[pair] = left.gram(right)
         return self._grams[pair]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from infhess._checks import column_norms, rounding
 from infhess._precision import full_precision
 from infhess._random import normal
-from infhess.lowrank import LowRank, Tall
+from infhess.lowrank import ColumnBlocks, LowRank
 from infhess.lowrank.orthonormal import tall_qr, tall_svd
 from infhess.posterior.base import NO_EVIDENCE, ContradictionError, Posterior, agree
 from infhess.posterior.isotropic import IsotropicPrior
@@ -57,16 +57,16 @@ class SymmetricPosterior(Posterior):
     def _mean(self) -> LowRank:
         """b0 I + PDPᵀ + CPᵀ + PCᵀ, with P = A F."""
         modes, mu = self._modes, self._modes.sigma.square()
-        PY = modes.F.mT @ Tall(modes.A).gram(Tall(self.observations.Y)) @ modes.V
+        PY = modes.F.mT @ ColumnBlocks(modes.A).gram(ColumnBlocks(self.observations.Y)) @ modes.V
         weighted = PY * modes.sigma - self.prior.mean * torch.diag(mu)  # PᵀΔSᵀP
         D = (weighted + weighted.mT) / (2 * self.tau + mu[:, None] + mu)
         gain = modes.V * (modes.sigma / (2 * self.tau + mu))
         # Orthogonalised against P explicitly: for nearly equal directions, Y V / σ is a difference of large terms.
-        C = modes.split(Tall(self.observations.Y) @ gain)[1]
+        C = modes.split(ColumnBlocks(self.observations.Y) @ gain)[1]
         a, p = modes.F.shape
         core = mu.new_zeros(a + p, a + p)
         core[:a, :a], core[a:, :a], core[:a, a:] = modes.F @ D @ modes.F.mT, modes.F.mT, modes.F
-        return LowRank(self.prior.mean, Tall(modes.A, C), core)
+        return LowRank(self.prior.mean, ColumnBlocks(modes.A, C), core)
 
     def _shrinkage(self) -> tuple[Tensor, Tensor]:
         """Ratio of posterior to prior variance, 2τ / (2τ + μᵢ + μⱼ), for coefficients within span P (p, p) and across (p,)."""
@@ -87,7 +87,7 @@ class SymmetricPosterior(Posterior):
     def _sample(self, V: Tensor, generator: torch.Generator | None) -> Tensor:
         """Independent coefficients in the eigenbasis of M: within span P, across, and outside it."""
         modes, (within, across) = self._modes, self._shrinkage()
-        p, P = len(modes.sigma), Tall(modes.A)
+        p, P = len(modes.sigma), ColumnBlocks(modes.A)
         a, out = modes.split(V)
         inside = within.sqrt() * _symmetric_normal(p, a, generator)
         mixed = modes.split(normal(self.shape[0], p, like=V, generator=generator))[1] * (across / 2).sqrt().to(V)

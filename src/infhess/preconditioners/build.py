@@ -10,7 +10,7 @@ from torch import Tensor
 
 from infhess.active import NO_DIRECTION, block_steps, newton_direction, residual_direction
 from infhess.curvature.batch_source import BatchSource, Hessian
-from infhess.curvature.batches import Batch, joined, part_of, size_of
+from infhess.curvature.batches import Batch, concat, size_of, slice_of
 from infhess.curvature.source import Source
 from infhess.pilot import paper_layer_pilot, paper_pilot
 from infhess.posterior import CurvatureShaped, Isotropic, Observations, Posterior, condition
@@ -89,10 +89,10 @@ def blocked(
     """
     if not source.split:
         return pooled(source, batches, steps, steps, root, known)
-    whole = joined(batches)
-    pool = part_of(whole, max(0, size_of(whole) - points), size_of(whole))
+    whole = concat(batches)
+    pool = slice_of(whole, max(0, size_of(whole) - points), size_of(whole))
     local = source.local(pool)
-    if local.watch.batch_statistics:
+    if local.forward_trace.batch_statistics:
         return pooled(source, batches, steps, steps, root, known)
     old = source.like.new_zeros(source.size, 0) if known is None else known[:, : steps - 1]
     gradients = source.slice_gradients(pool, min(steps - old.shape[1], size_of(pool)))

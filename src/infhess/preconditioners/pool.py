@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch, size_of, sliced
-from infhess.curvature.local import Local
 from infhess.curvature.source import Source
 
 # Up to this many parameters the graphs of all batches are kept for further products; otherwise they are rebuilt for each.
@@ -31,11 +31,11 @@ class Pool(Source):
 
     def _cut(self, slices: int) -> list[Batch]:
         first = self._local(0)
-        if not self.source.split or first.watch.batch_statistics or len(self.batches) >= slices:
+        if not self.source.split or first.forward_trace.batch_statistics or len(self.batches) >= slices:
             return self.batches
         return sliced(self.batches, min(slices, sum(map(size_of, self.batches))))
 
-    def _local(self, i: int) -> Local:
+    def _local(self, i: int) -> BatchCurvature:
         return self.source.local(self.batches[i]) if self._kept is None else self._kept[i]
 
     def gradient(self) -> Tensor:
@@ -98,7 +98,7 @@ class Blockwise(Source):
         local = self.source.local(self.source.draw())
         return self._products(local, s), local.gradient()
 
-    def _products(self, local: Local, s: Tensor) -> Tensor:
+    def _products(self, local: BatchCurvature, s: Tensor) -> Tensor:
         out, start = torch.zeros_like(s), 0
         for n in self.sizes:
             here = slice(start, start + n)

@@ -43,18 +43,22 @@ class Kept(NamedTuple):
 
     chunks: list[list[Piece]]
     shares: Tensor
-    unread: float
+    population_factor: float
 
 
 def keep(source: BatchSource, points: int) -> Kept:
     """Keep at least this many points, in chunks."""
     reading = FreshData(source.stream, source.draw, source.points_of, points, 1)
     chunks: list[list[Piece]] = [[] for _ in range(CHUNKS)]
-    for c, batch in reading.chunks(CHUNKS, source.split and not source.watch.batch_statistics):
+    for c, batch in reading.chunks(CHUNKS, source.split and not source.forward_trace.batch_statistics):
         chunks[c].append(Piece(batch, source.seed(), source.points_of(batch)))
     chunks = [chunk for chunk in chunks if chunk]
     sizes = torch.tensor([sum(p.points for p in chunk) for chunk in chunks], dtype=torch.float64)
-    return Kept(chunks, (sizes / sizes.sum()).to(source.like.device), 1.0 if source.watch.random else reading.unread)
+    return Kept(
+        chunks,
+        (sizes / sizes.sum()).to(source.like.device),
+        1.0 if source.forward_trace.random else reading.population_factor,
+    )
 
 
 def kept_products(source: BatchSource, kept: Kept, U: Tensor) -> Tensor:
@@ -78,7 +82,7 @@ class Projected:
 
     T: Tensor
     weights: Tensor
-    unread: Tensor
+    population_factor: Tensor
     residual: float
     eps: float
 
@@ -89,7 +93,7 @@ class Projected:
 def projected(krylov: Krylov) -> Projected:
     """A Krylov space without its directions."""
     p = len(krylov)
-    return Projected(krylov.T[:, :p, :p], krylov.weights[:p], krylov.unread[:p], krylov.residual, krylov.eps)
+    return Projected(krylov.T[:, :p, :p], krylov.weights[:p], krylov.population_factor[:p], krylov.residual, krylov.eps)
 
 
 class Moved(NamedTuple):
@@ -107,7 +111,7 @@ class Anchor:
         self.source, self.k, self.space, self.errors = source, k, projected(krylov), errors
         self.m = min(k + 1, len(krylov))  # one more than asked for: it may overtake
         self.U = krylov.Q[: len(krylov)].mT @ errors.weights[:, : self.m].to(krylov.Q)
-        exact = bool((self.space.unread == 0).all())
+        exact = bool((self.space.population_factor == 0).all())
         population = source.stream.population or POINTS
         self.kept = keep(source, population if exact else POINTS)
         self.before = kept_products(source, self.kept, self.U)
@@ -153,9 +157,9 @@ class Anchor:
 
 def with_noise(found: Ritz, x: Tensor, kept: Kept) -> Ritz:
     """Add the variance of the change x^c_i (C, p), with Satterthwaite's degrees of freedom for the sum."""
-    if not kept.unread:
+    if not kept.population_factor:
         return found
-    variance = weighted_mean(x, kept.shares)[1] * kept.unread
+    variance = weighted_mean(x, kept.shares)[1] * kept.population_factor
     free = max(1.0, float(1 / kept.shares.square().sum()) - 1)
     total = found.se.square() + variance
     parts = found.se.pow(4) / found.dof + variance.square() / free

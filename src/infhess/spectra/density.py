@@ -144,7 +144,7 @@ def _by_lanczos(
         few = math.ceil(m / 2)  # a difference needs fewer directions than its location
         seen, *parts = quadratures(sample.apply, [starts] * 3, [m, few, few])
         to_come = doublings(sample.points, sample.population)
-        return seen, halves(seen.shorter(few), (parts[0], parts[1]), to_come, sample.unread)
+        return seen, halves(seen.shorter(few), (parts[0], parts[1]), to_come, sample.population_factor)
 
     def with_error(S: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
         Y, A, B = sample.apply(S, R, R)

@@ -39,16 +39,18 @@ class Halves:
         return down, up, variance.sqrt()
 
 
-def halves(whole: Quadrature, parts: tuple[Quadrature, Quadrature], doublings: float, unread: float) -> Halves:
+def halves(
+    whole: Quadrature, parts: tuple[Quadrature, Quadrature], doublings: float, population_factor: float
+) -> Halves:
     """Compare quadratures from the same starts, whose noise cancels in differences; extrapolate over `doublings` of the data.
 
-    `unread` is the variance factor 1 − M/n.
+    `population_factor` is the variance factor 1 − M/n.
     """
     x = _places(whole)
     width = _spacing(x)
     F, A, B = (_smoothed(measure, x, width) for measure in (whole, *parts))
     change = doublings * ((A + B) / 2 - F)
-    variance = unread * _pooled(((A - B) / 2).square(), avg_pool1d, count_include_pad=False)
+    variance = population_factor * _pooled(((A - B) / 2).square(), avg_pool1d, count_include_pad=False)
     down, up = (_pooled(side, max_pool1d).clamp(min=0) for side in (change, -change))
     return Halves(x, down, up, variance)
 

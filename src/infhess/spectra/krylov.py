@@ -7,7 +7,7 @@ from torch import Tensor
 
 from infhess._checks import column_norms, finite
 from infhess.curvature import Source
-from infhess.curvature.draws import Draw
+from infhess.curvature.chunked_products import ChunkedProducts
 from infhess.curvature.frozen import Whole
 from infhess.spectra.held import CHUNKS, Deviations, room_for
 
@@ -16,7 +16,7 @@ class Krylov:
     """q₁ is given; q_{j+1} is the mean product of q_j over C chunks of fresh data, orthogonalised against earlier directions.
 
     T^c_ij = q_iᵀ y_j^c in double precision. Entries with i > j are computed later, from the deviations y_j^c − ȳ_j, which are
-    kept. weights[j] is the share of each chunk in the points of direction j, unread[j] its factor 1 − M/n.
+    kept. weights[j] is the share of each chunk in the points of direction j, population_factor[j] its factor 1 − M/n.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Krylov:
         self._T = torch.zeros(CHUNKS, most, most, dtype=torch.float64, device=start.device)
         self._below = 0  # rows of T whose entries below the diagonal are known
         self.weights = torch.zeros(most, CHUNKS, dtype=torch.float64, device=start.device)
-        self.unread = torch.ones(most, dtype=torch.float64, device=start.device)
+        self.population_factor = torch.ones(most, dtype=torch.float64, device=start.device)
         self.beta = 0.0  # |ȳ_p − QQᵀȳ_p| of the newest direction
         self.residual = 0.0  # its square without the noise
         self.points: list[int] = []
@@ -78,23 +78,23 @@ class Krylov:
         """The newest direction."""
         return self.Q[len(self)]
 
-    def look(self, source: Source, points: int, batches: int, held: Whole | None = None) -> bool:
+    def multiply(self, source: Source, points: int, batches: int, held: Whole | None = None) -> bool:
         """Multiply the newest direction with fresh data, or with all of the data; False if there is no further direction."""
         if held is not None:
-            exact = Draw(held.product(self.direction)[None, None], torch.ones(1, dtype=torch.float64), 0.0)
+            exact = ChunkedProducts(held.product(self.direction)[None, None], torch.ones(1, dtype=torch.float64), 0.0)
             return self.take(exact, held.points)
         before = source.data_points
         draw = source.fresh_products([self.direction], points, CHUNKS, batches)
         return self.take(draw, source.data_points - before)
 
-    def take(self, draw: Draw, points: int) -> bool:
+    def take(self, draw: ChunkedProducts, points: int) -> bool:
         """Record the products of the newest direction with fresh data of this many points; False if no further one fits."""
         j = len(self)
         Y, w = draw.products[:, 0], draw.weights.to(self.weights)
         if not bool(finite(Y.mT).all()):
             raise ValueError(f"product {j} holds NaN or infinity; is the loss finite at these parameters?")
         C = len(w)  # fewer than CHUNKS if the data has fewer points
-        self.weights[j, :C], self.unread[j] = w, draw.unread
+        self.weights[j, :C], self.population_factor[j] = w, draw.population_factor
         self.noise_is_known &= draw.noise_is_known
         self.points.append(points)
         mean = w.to(Y) @ Y if C > 1 else Y[0].clone()

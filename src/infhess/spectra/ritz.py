@@ -18,8 +18,8 @@ RESOLVED = 2.0
 class Projection(Protocol):
     """T^c = Qᵀ H^c Q (C, p, p) of p directions, as `Krylov` holds it.
 
-    weights (p, C) are the shares of the chunks, unread (p,) the finite-population factors 1 − M/n; residual is the squared
-    residual of the last direction, without its noise.
+    weights (p, C) are the shares of the chunks, population_factor (p,) the finite-population factors 1 − M/n; residual is the
+    squared residual of the last direction, without its noise.
     """
 
     @property
@@ -27,7 +27,7 @@ class Projection(Protocol):
     @property
     def weights(self) -> Tensor: ...  # noqa: D102
     @property
-    def unread(self) -> Tensor: ...  # noqa: D102
+    def population_factor(self) -> Tensor: ...  # noqa: D102
     @property
     def residual(self) -> float: ...  # noqa: D102
     @property
@@ -113,9 +113,9 @@ def _variances(x: Tensor, krylov: Projection) -> tuple[Tensor, Tensor]:
     p = len(krylov)
     share = krylov.weights[:p].mT[:, None, :]  # (C, 1, j)
     mean = (share * x).sum(0)
-    unread = krylov.unread[:p]
+    population_factor = krylov.population_factor[:p]
     spread = (share * (x - mean)).square().sum(0) / (1 - share.square().sum(0))  # NaN for one chunk
-    return mean, torch.where(unread > 0, spread * unread, 0.0)
+    return mean, torch.where(population_factor > 0, spread * population_factor, 0.0)
 
 
 def _truncation(krylov: Projection, values: Tensor, w: Tensor, se: Tensor) -> Tensor:

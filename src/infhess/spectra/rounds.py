@@ -76,7 +76,7 @@ def rounds(source: Source, plan: Plan, start: Tensor) -> Iterator[Round]:
         vectors = krylov.Q[: len(krylov)].mT @ errors.weights[:, : plan.k].to(krylov.Q)
         width = width_of(errors, plan.k)
         grown = grown_data(krylov.points[0] or data[0], width, plan.rtol, population)
-        everything = bool((krylov.unread[: len(krylov)] == 0).all())
+        everything = bool((krylov.population_factor[: len(krylov)] == 0).all())
         if not krylov.noise_is_known:
             warnings.warn(UNKNOWN, stacklevel=2)
         stopped = why(width, plan.rtol, everything, cost, plan.budget, len(krylov) * grown)
@@ -97,7 +97,7 @@ def explore(
     held = whole(source, data[0], *(() if memory is None else (memory,)))
     krylov = Krylov(start, min(max(most, k), source.size), max(k, 1), memory, exact=held is not None)
     try:
-        while krylov.look(source, *data, held):
+        while krylov.multiply(source, *data, held):
             if len(krylov) >= least and ritz(krylov).converged(k):
                 break
         krylov.fill()

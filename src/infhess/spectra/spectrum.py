@@ -111,11 +111,13 @@ class Spectrum(ValuesFace):
         if not bool(torch.isfinite(x).all()):
             raise ValueError(NOT_FINITE)
         mean, variance = weighted_mean(x, draw.weights.to(x))
-        std = (variance * draw.unread).sqrt() if draw.unread else torch.zeros_like(mean)
+        std = (variance * draw.population_factor).sqrt() if draw.population_factor else torch.zeros_like(mean)
         if not draw.noise_is_known:
             warnings.warn(UNKNOWN, stacklevel=2)
         values = mean.to(self.values)
-        return Along(values, std.to(values), cost.products, cost.data_points, x, draw.weights, 1 - draw.unread)
+        return Along(
+            values, std.to(values), cost.products, cost.data_points, x, draw.weights, 1 - draw.population_factor
+        )
 
     def upper(self, level: float = 0.99) -> Tensor:
         """Upper bounds on the eigenvalues, each of which holds with this probability."""

@@ -9,8 +9,8 @@ from itertools import chain
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from infhess.curvature.batches import Batch, mapped, size_of
-from infhess.curvature.untouched import untouched
+from infhess.curvature.batches import Batch, size_of, tree_map
+from infhess.curvature.no_side_effects import no_side_effects
 from infhess.optim.checkpoint import Loss
 
 Params = Callable[[], Sequence[Tensor]]
@@ -61,7 +61,7 @@ class Statistics:
             return
         modes = [(norm.momentum, norm.training) for norm in self.norms]
         try:
-            with untouched(params, 0):
+            with no_side_effects(params, 0):
                 for norm in self.norms:
                     norm.reset_running_stats()
                     norm.momentum, norm.training = None, True
@@ -93,9 +93,9 @@ def _write(norm: _BatchNorm, values: Sequence[Tensor]) -> None:
 
 def norms_in(loss: Loss, batch: Batch, params: Sequence[Tensor]) -> list[_BatchNorm]:
     """The BatchNorm layers that a loss runs through, found by one forward pass without side effects."""
-    with untouched(params, 0) as watch:
+    with no_side_effects(params, 0) as trace:
         loss(batch)
-    return watch.norms
+    return trace.norms
 
 
 def kept(batch: Batch) -> Batch:
@@ -104,4 +104,4 @@ def kept(batch: Batch) -> Batch:
     def detached(parts: Sequence[Tensor]) -> Tensor:
         return parts[0].detach() if isinstance(parts[0], Tensor) else parts[0]
 
-    return mapped(detached, [batch], size_of(batch))
+    return tree_map(detached, [batch], size_of(batch))

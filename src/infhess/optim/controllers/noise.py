@@ -6,8 +6,8 @@ import math
 
 import torch
 
+from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batches import size_of
-from infhess.curvature.local import Local
 from infhess.optim.controllers.context import Context
 from infhess.optim.rate.probe import dot
 from infhess.preconditioners.scaling import Scaling
@@ -52,7 +52,7 @@ def _slope(context: Context) -> float:
     return slope if math.isfinite(slope) else 0.0
 
 
-def noise_limit(context: Context, local: Local, scaling: Scaling) -> float:
+def noise_limit(context: Context, local: BatchCurvature, scaling: Scaling) -> float:
     """The rate at which a new P² brings as much noise into steps as the present P² and rate; infinite if no limit is needed.
 
     A better P² also moves along flat directions, where near the optimum there is only noise. Noise is the spread of gᵀP²g
@@ -61,7 +61,7 @@ def noise_limit(context: Context, local: Local, scaling: Scaling) -> float:
     n, batch = context.state, context.batch
     if not n.step > 0 or n.slope < -CLEAR * n.slope_squares**0.5:
         return math.inf
-    if context.source.split and not local.watch.batch_statistics and context.points > 1:
+    if context.source.split and not local.forward_trace.batch_statistics and context.points > 1:
         G = context.source.slice_gradients(batch, min(SLICES, size_of(batch)))
         G = G - G.mean(1, keepdim=True)
     else:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch
 
+from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.flat import length, real
-from infhess.curvature.local import DoubleBackwardError
 from infhess.optim.base_optimizers import decay, direction, momentum_of
 from infhess.optim.controllers.context import SCALED, Context, Decision
 from infhess.optim.controllers.controller_state import ControllerState

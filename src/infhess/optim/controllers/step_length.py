@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batch_source import BatchSource, Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import shifted
-from infhess.curvature.local import Local
 from infhess.optim.rate.probe import dot
 from infhess.preconditioners.scaling import Scaling
 
@@ -48,7 +48,7 @@ class Largest(NamedTuple):
     gradient: float
 
 
-def largest_curvature(source: BatchSource, local: Local, scaling: Scaling, iterations: int) -> Largest:
+def largest_curvature(source: BatchSource, local: BatchCurvature, scaling: Scaling, iterations: int) -> Largest:
     """Lanczos from the gradient on M^{½}BM^{½}, with M = P² without its factor: one product and one M per iteration.
 
     No root of M is needed: z = M^{−½}x is stored as x and p = M⁻¹x. The norm of the tridiagonal matrix with its last row is
@@ -106,7 +106,7 @@ def _extremes(T: Tensor, j: int) -> tuple[float, float]:
     return float(torch.linalg.matrix_norm(T[: j + 1, :j], 2)), float(torch.linalg.eigvalsh(T[:j, :j])[0])
 
 
-def backtracked(source: Hessian, batch: Batch, local: Local, scaling: Scaling, rate: float) -> float:
+def backtracked(source: Hessian, batch: Batch, local: BatchCurvature, scaling: Scaling, rate: float) -> float:
     """The rate, divided by four until the mean curvature along the step is at most 1.4/rate.
 
     On a quadratic the first rate passes, at the cost of one gradient at the end of the step. Losses such as Poisson's can

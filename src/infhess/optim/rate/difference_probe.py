@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.flat import real
-from infhess.curvature.untouched import repeated
+from infhess.curvature.no_side_effects import repeated
 from infhess.optim import sharded
 from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import Reading, Scaled, dot

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from infhess._checks import small_dtype
 from infhess._distributed import any_process, mean_over_processes, world_size
+from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import dense, real, shaped, widened
-from infhess.curvature.local import Local
 from infhess.curvature.pooled import failed_somewhere
 from infhess.curvature.training_pass import TrainedHessian
 
@@ -45,9 +45,9 @@ class MicroBatch:
     def __init__(self, source: BatchSource, batch: Batch, *, keep: bool = True) -> None:
         source.pooled = False  # the probe averages over processes itself
         self.source, self.batch, self.keep, self.seed = source, batch, keep, source.seed()
-        self._local: Local | None = None
+        self._local: BatchCurvature | None = None
 
-    def local(self) -> Local:
+    def local(self) -> BatchCurvature:
         """The curvature of this micro-batch, with the same dropout mask each time."""
         local = self._local or self.source.local(self.batch, self.seed)
         self._local = local if self.keep else None
@@ -129,8 +129,8 @@ class Probe:
             h = [plain(x) for x in piece.source.products_of(local, vectors)]
             found = [_sum(found[0], h)] if found and self.whole else [*found, h]
             own = _sum(own, [plain(x) for x in local.gradients])
-            if local.watch.modules:
-                self.norms = local.watch.norms
+            if local.forward_trace.modules:
+                self.norms = local.forward_trace.norms
         return found, own
 
     @property

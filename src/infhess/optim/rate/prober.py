@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from infhess._distributed import all_reduce_mean, world_size
+from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import real
-from infhess.curvature.local import DoubleBackwardError
 from infhess.curvature.pooled import AbsentError
 from infhess.curvature.training_pass import GRAPHS, TrainedHessian, TrainingPass
 from infhess.optim import sharded

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 
 @dataclass
-class Watch:
+class ForwardTrace:
     """What was seen of a loss: whether it draws random numbers, points of a batch share statistics, or modules ran."""
 
     random: bool = False
@@ -31,26 +31,26 @@ class Watch:
 
 
 @contextmanager
-def untouched(params: Sequence[Tensor], seed: int, *, stateless: bool = False) -> Iterator[Watch]:
+def no_side_effects(params: Sequence[Tensor], seed: int, *, stateless: bool = False) -> Iterator[ForwardTrace]:
     """Within: gradients on, random numbers from `seed`, twice differentiable operations. After: everything is restored.
 
     The same seed gives the same dropout mask. Buffers are those of modules that run; modules need not be known in advance.
     `stateless`: the modules are known to have none, so nothing is checked.
     """
-    watch = Watch()
+    trace = ForwardTrace()
     with (
-        _seeded(params, seed, watch),
+        _seeded(params, seed, trace),
         torch.enable_grad(),
         twice_differentiable(params),
         _parameter_hooks_off(params),
-        nullcontext() if stateless else _modules_kept(watch),
+        nullcontext() if stateless else _modules_kept(trace),
     ):
-        yield watch
+        yield trace
 
 
 @contextmanager
-def _seeded(params: Sequence[Tensor], seed: int, watch: Watch) -> Iterator[None]:
-    """Within: random numbers from `seed`; `watch` records whether any were drawn. After: the random state is restored."""
+def _seeded(params: Sequence[Tensor], seed: int, trace: ForwardTrace) -> Iterator[None]:
+    """Within: random numbers from `seed`; `trace` records whether any were drawn. After: the random state is restored."""
     devices = sorted({p.device for p in params if p.is_cuda}, key=str)
     states = _random_states(devices)
     try:
@@ -61,7 +61,7 @@ def _seeded(params: Sequence[Tensor], seed: int, watch: Watch) -> Iterator[None]
                 torch.cuda.manual_seed(seed)
         before = _random_states(devices)
         yield
-        watch.random = any(not torch.equal(a, b) for a, b in zip(before, _random_states(devices)))
+        trace.random = any(not torch.equal(a, b) for a, b in zip(before, _random_states(devices)))
     finally:
         torch.default_generator.set_state(states[0])
         for device, state in zip(devices, states[1:]):
@@ -93,16 +93,16 @@ def twice_differentiable(params: Sequence[Tensor]) -> Iterator[None]:
 @contextmanager
 def repeated(random_state: Tensor) -> Iterator[None]:
     """Within: random numbers are repeated from `random_state`. After: buffers and random state are restored."""
-    with torch.random.fork_rng(), torch.enable_grad(), _modules_kept(Watch()):
+    with torch.random.fork_rng(), torch.enable_grad(), _modules_kept(ForwardTrace()):
         torch.set_rng_state(random_state)
         yield
 
 
 @contextmanager
-def backward_alone(params: Sequence[Tensor]) -> Iterator[Watch]:
+def backward_alone(params: Sequence[Tensor]) -> Iterator[ForwardTrace]:
     """For a backward pass that runs no module and draws no random number: nothing else has to be restored."""
     with torch.enable_grad(), _parameter_hooks_off(params):
-        yield Watch()
+        yield ForwardTrace()
 
 
 def _random_states(devices: Sequence[torch.device]) -> list[Tensor]:
@@ -164,29 +164,29 @@ def _parameter_hooks_off(params: Sequence[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def _modules_kept(watch: Watch) -> Iterator[None]:
+def _modules_kept(trace: ForwardTrace) -> Iterator[None]:
     """Restore the buffers of every module that runs and of its children, and weights that a forward pass renormalises."""
     kept: dict[int, tuple[Tensor, Tensor]] = {}
     buffers: list[tuple[nn.Module, dict[str, Tensor | None]]] = []  # a forward pass may replace buffers
     seen: set[int] = set()
 
     def keep(module: nn.Module, _: object) -> None:
-        watch.modules = True
-        if isinstance(module, _BatchNorm) and module.running_mean is not None and module not in watch.norms:
-            watch.norms.append(module)
+        trace.modules = True
+        if isinstance(module, _BatchNorm) and module.running_mean is not None and module not in trace.norms:
+            trace.norms.append(module)
         if id(module) in seen:
             return
         for child in module.modules():
             if id(child) in seen:
                 continue
             seen.add(id(child))
-            watch.batch_statistics |= isinstance(child, _BatchNorm) and child.training
+            trace.batch_statistics |= isinstance(child, _BatchNorm) and child.training
             buffers.append((child, dict(child._buffers)))
             changing = [b for b in child._buffers.values() if b is not None]
             if getattr(child, "max_norm", None) is not None:
                 changing += [p for _, p in child.named_parameters(recurse=False)]
             # Class weights of torch's losses are buffers too; if not given, they stay None.
-            watch.state |= bool(changing or (child._buffers and not isinstance(child, _Loss)))
+            trace.state |= bool(changing or (child._buffers and not isinstance(child, _Loss)))
             kept.update({id(t): (t, t.detach().clone()) for t in changing})
 
     handle = register_module_forward_pre_hook(keep)

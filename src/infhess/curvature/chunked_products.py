@@ -11,21 +11,21 @@ from torch import Tensor
 from infhess.curvature.batches import Batch
 
 
-class Draw(NamedTuple):
+class ChunkedProducts(NamedTuple):
     """Products of k vectors with C chunks of fresh data.
 
-    products (C, k, N); weights (C,), the share of the points in each chunk; unread, the variance factor 1 − M/n for a sample
-    without replacement from a finite population, or 1 if n is not known.
+    products (C, k, N); weights (C,), the share of the points in each chunk; population_factor, the variance factor 1 − M/n for
+    a sample without replacement from a finite population, or 1 if n is not known.
     """
 
     products: Tensor
     weights: Tensor
-    unread: float
+    population_factor: float
 
     @property
     def noise_is_known(self) -> bool:
         """Whether the noise is known: there are at least two chunks, or there is no noise since all data was read."""
-        return len(self.weights) > 1 or self.unread == 0
+        return len(self.weights) > 1 or self.population_factor == 0
 
 
 class Question(NamedTuple):
@@ -36,7 +36,7 @@ class Question(NamedTuple):
     width: int
 
 
-class Drawn(NamedTuple):
+class DrawnBatch(NamedTuple):
     """A batch, the chunk that it belongs to, and the seed of its dropout."""
 
     chunk: int
@@ -57,17 +57,24 @@ class Sums:
             total[chunk, 0].add_(answer, alpha=points)
         self._sizes[chunk] += points
 
-    def draws(self, unread: float) -> list[Draw]:
+    def draws(self, population_factor: float) -> list[ChunkedProducts]:
         """The means over those chunks that were read."""
         read, sums = self._sizes > 0, self._sums
         if not bool(read.all()):
             sums = [total[read.to(total.device)] for total in sums]
         sizes = self._sizes[read].to(sums[0].device)
         # In place: the sums may be as large as several copies of the parameters.
-        return [Draw(total.div_(sizes[:, None, None].to(total)), sizes / sizes.sum(), unread) for total in sums]
+        return [
+            ChunkedProducts(total.div_(sizes[:, None, None].to(total)), sizes / sizes.sum(), population_factor)
+            for total in sums
+        ]
 
 
-def even(products: list[list[Tensor]], unread: float = 1.0) -> Draw:
+def even(products: list[list[Tensor]], population_factor: float = 1.0) -> ChunkedProducts:
     """Chunks of equal weight; from an infinite population by default."""
     C = len(products)
-    return Draw(torch.stack([torch.stack(ps) for ps in products]), torch.full((C,), 1 / C, dtype=torch.float64), unread)
+    return ChunkedProducts(
+        torch.stack([torch.stack(ps) for ps in products]),
+        torch.full((C,), 1 / C, dtype=torch.float64),
+        population_factor,
+    )

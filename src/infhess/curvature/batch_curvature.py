@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.flat import Flat, real, shifted
-from infhess.curvature.untouched import Coarsest, TwiceDifferentiable, Watch, backward_alone, untouched
+from infhess.curvature.no_side_effects import (
+    Coarsest,
+    ForwardTrace,
+    TwiceDifferentiable,
+    backward_alone,
+    no_side_effects,
+)
 
 # Columns of a block per pass, unless more are asked for: a pass takes that many times the memory of one product.
 COLUMNS = 16
@@ -44,12 +50,12 @@ class DoubleBackwardError(ValueError):
     """
 
 
-class Local(ABC):
+class BatchCurvature(ABC):
     """Gradient and products at the present parameters, for one batch and one draw of dropout masks."""
 
     flat: Flat
     seed: int
-    watch: Watch
+    forward_trace: ForwardTrace
     points: int = 0  # data points of the batch
     plain: bool = False  # True if it was checked for side effects and had none
 
@@ -156,7 +162,7 @@ def _twice_differentiable_loss(loss: Callable[[Any], Tensor], batch: Any, seed: 
     return value
 
 
-class HessianLocal(Local):
+class BatchHessian(BatchCurvature):
     """Reverse over reverse: the gradient with its graph, differentiated once more along a vector (Pearlmutter 1994).
 
     `plain`: this loss is known to have no side effects, in the forward pass and in the product.
@@ -169,7 +175,7 @@ class HessianLocal(Local):
         self, loss: Callable[[Any], Tensor], batch: Any, flat: Flat, seed: int, *, plain: bool = False
     ) -> None:
         self.flat, self.seed, self._alone, self._looked = flat, seed, plain, not plain
-        with untouched(flat.live, seed, stateless=plain) as self.watch:
+        with no_side_effects(flat.live, seed, stateless=plain) as self.forward_trace:
             value = _twice_differentiable_loss(loss, batch, seed)
             self.loss = float(value.detach())
             self._gradients = derivative([value], flat.live, None, create_graph=True)
@@ -213,15 +219,15 @@ class HessianLocal(Local):
     @contextmanager
     def _backward(self) -> Iterator[None]:
         """The first pass shows whether later ones run anything but graph operations, as checkpoints do."""
-        around = backward_alone(self.flat.live) if self._alone else untouched(self.flat.live, self.seed)
-        with around as watch:
+        around = backward_alone(self.flat.live) if self._alone else no_side_effects(self.flat.live, self.seed)
+        with around as trace:
             yield
-        self._alone = not (watch.modules or watch.random or self.flat.device.type == "cuda")
-        seen = self.watch
+        self._alone = not (trace.modules or trace.random or self.flat.device.type == "cuda")
+        seen = self.forward_trace
         self.plain = self._looked and self._alone and not (seen.state or seen.batch_statistics or seen.random)
 
 
-class DifferenceLocal(Local):
+class BatchDifference(BatchCurvature):
     """Central differences of gradients, for losses that cannot be differentiated twice.
 
     H s ≈ [∇L(w + εs) − ∇L(w − εs)] / 2ε with ε = eps^{1/3} (1 + |w|)/|s|. The error is about eps^{2/3} on smooth losses, and
@@ -230,15 +236,15 @@ class DifferenceLocal(Local):
     """
 
     def __init__(self, loss: Callable[[Any], Tensor], batch: Any, flat: Flat, seed: int) -> None:
-        self.loss, self.batch, self.flat, self.seed, self.watch = loss, batch, flat, seed, Watch()
+        self.loss, self.batch, self.flat, self.seed, self.forward_trace = loss, batch, flat, seed, ForwardTrace()
         self._eps = max(torch.finfo(p.dtype).eps for p in flat.live)
 
     def gradient(self) -> Tensor:
         """The gradient of the loss, flat."""
-        with untouched(self.flat.live, self.seed) as watch:
+        with no_side_effects(self.flat.live, self.seed) as trace:
             value = scalar(self.loss(self.batch))
             gradient = self.flat.pack(derivative([value], self.flat.live, None))
-        self.watch = watch
+        self.forward_trace = trace
         return gradient
 
     def product(self, s: Tensor) -> Tensor:

@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from infhess._checks import column_norms, small_dtype
-from infhess.lowrank.pages import room
+from infhess.lowrank.pages import empty_rows
 
 SLAB = 16384  # rows at a time: products of this size are exact enough in single precision, and fit into the cache
 SMALL = 2.0**-90  # smaller sums may come from products that underflow in single precision
 
 
-class Tall:
+class ColumnBlocks:
     """[A₁ A₂ …] with Aᵢ (N, mᵢ): products with small matrices and Gram matrices, one pass over memory each.
 
     Small results (m×k) are in double precision whatever the dtype of the columns.
 
     >>> import torch
-    >>> A = Tall(torch.eye(3, 2), torch.ones(3, 1))
+    >>> A = ColumnBlocks(torch.eye(3, 2), torch.ones(3, 1))
     >>> A.t(torch.tensor([1.0, 2.0, 3.0])).tolist()
     [1.0, 2.0, 6.0]
     """
@@ -34,7 +34,7 @@ class Tall:
     def __matmul__(self, c: Tensor) -> Tensor:
         """A @ c for a small c (m,) or (m, k), back in the dtype of the columns."""
         parts = torch.split((c[:, None] if c.ndim == 1 else c).to(self.dtype), self.widths)
-        out = room(parts[0].shape[1], self.shape[0], self.blocks[0])  # one row of memory per column
+        out = empty_rows(parts[0].shape[1], self.shape[0], self.blocks[0])  # one row of memory per column
         torch.mm(parts[0].mT, self.blocks[0].mT, out=out)
         for block, part in zip(self.blocks[1:], parts[1:]):
             out.addmm_(part.mT, block.mT)
@@ -49,11 +49,11 @@ class Tall:
         for parts in zip(*(torch.split(block, SLAB) for block in self.blocks)):
             yield parts[0] if len(parts) == 1 else torch.cat([part.mT for part in parts]).mT
 
-    def scaled(self, d: Tensor) -> Tall:
+    def scaled(self, d: Tensor) -> ColumnBlocks:
         """diag(d) @ A."""
-        return Tall(*(d[:, None] * block for block in self.blocks))
+        return ColumnBlocks(*(d[:, None] * block for block in self.blocks))
 
-    def gram(self, other: Tall) -> Tensor:
+    def gram(self, other: ColumnBlocks) -> Tensor:
         """Aᵀ @ B, small."""
         return torch.cat([self.t(block) for block in other.blocks], dim=1)
 

@@ -30,8 +30,8 @@ def step_of(source, w, state=None, decay=0.0):
 def test_it_is_the_inverse_of_the_mean_over_four_fresh_batches(decay):
     source, w = problem([6, 1, 2, 3, 100], 32)
     found = step_of(source, w, decay=decay)
-    assert found.step == pytest.approx(1 / (3 + decay))
-    assert found.limit == pytest.approx(3 * found.step * 6 * 2)  # three times the longest of the four
+    assert found.rate == pytest.approx(1 / (3 + decay))
+    assert found.limit == pytest.approx(3 * found.rate * 6 * 2)  # three times the longest of the four
     assert (source.data_points, found.notes) == (4 * 32, ())
 
 
@@ -40,13 +40,13 @@ def test_small_batches_are_taken_until_there_are_32_points_and_weighted_by_thems
     curvatures = range(40, 0, -1)  # the last is low, and so the rate holds there
     source, w = problem(curvatures, points)
     seen = list(curvatures)[:batches]
-    assert step_of(source, w).step == pytest.approx(sum(seen) / sum(c**2 for c in seen))
+    assert step_of(source, w).rate == pytest.approx(sum(seen) / sum(c**2 for c in seen))
     assert source.data_points == points * batches
 
 
 def test_batches_that_tell_nothing_are_left_out_and_48_are_the_most():
     source, w = problem([0, 6, 0, 1, 2, 3, 100], 32)
-    assert step_of(source, w).step == pytest.approx(1 / 3)
+    assert step_of(source, w).rate == pytest.approx(1 / 3)
     source, w = problem([0] * 100, 32)
     with pytest.raises(ValueError, match="gradient other than zero"):
         step_of(source, w)
@@ -65,7 +65,7 @@ def test_without_convexity_steps_are_bounded(state, most):
     source, w = problem([-4] * 4, 32)
     found = step_of(source, w, state)
     assert state.nonconvex == 1
-    assert found.step == pytest.approx(most)
+    assert found.rate == pytest.approx(most)
     assert found.limit == pytest.approx(0.03 * 2)
     assert len(found.notes) == (1 if most == 1 / 4 else 2)
     assert "3 % of |w|" in found.notes[0]
@@ -76,4 +76,4 @@ def test_weights_of_zero_bound_nothing():
     batches = [torch.full((32,), -4.0, dtype=F64)] * 4
     source = infhess.Hessian(lambda b: 0.5 * b.mean() * (w - 1).square().sum(), [w], batches)
     found = step_of(source, w.detach())
-    assert (found.step, found.limit) == (pytest.approx(1 / 4), math.inf)
+    assert (found.rate, found.limit) == (pytest.approx(1 / 4), math.inf)

@@ -80,7 +80,9 @@ def _adagrad(state: State, group: Group, squares: Tensor | None) -> Tensor:
 
 # What a gradient is divided by, from a parameter's state; at the coming step if the squares of its gradient are given.
 Divisor = Callable[[State, Group, Tensor | None], Tensor]
-DIVISORS: dict[type[torch.optim.Optimizer], Divisor] = {
+DIVISORS: dict[type, Divisor | None] = {
+    torch.optim.SGD: None,
+    torch.optim.ASGD: None,
     torch.optim.Adam: _adam,
     torch.optim.AdamW: _adam,
     torch.optim.NAdam: _adam,
@@ -88,14 +90,14 @@ DIVISORS: dict[type[torch.optim.Optimizer], Divisor] = {
     torch.optim.RMSprop: _rmsprop,
     torch.optim.Adagrad: _adagrad,
 }
-PLAIN = (torch.optim.SGD, torch.optim.ASGD)
 
 
 def divisor(base: torch.optim.Optimizer) -> Divisor | None:
     """How the base scales gradients; None if it does not, or in an unknown way (RAdam starts without scaling)."""
-    if isinstance(base, PLAIN):
-        return None
-    return next((rule for kind, rule in DIVISORS.items() if isinstance(base, kind)), None)
+    for kind in type(base).__mro__:
+        if kind in DIVISORS:
+            return DIVISORS[kind]
+    return None
 
 
 def adaptive(base: torch.optim.Optimizer) -> bool:
@@ -105,7 +107,7 @@ def adaptive(base: torch.optim.Optimizer) -> bool:
 
 def rate_is_known(base: torch.optim.Optimizer) -> bool:
     """Whether w moves by −lr times a known scaling of the gradient, so that a measured step can replace lr."""
-    return isinstance(base, PLAIN) or adaptive(base)
+    return not DIVISORS.keys().isdisjoint(type(base).__mro__)
 
 
 def sqrt_scaling(base: torch.optim.Optimizer, like: Tensor, squares: Tensor | None = None) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
@@ -14,8 +15,10 @@ from torch.optim import optimizer as torch_optimizer
 
 from infhess._checks import count
 from infhess.curvature.batches import Batch
+from infhess.curvature.flat import length, real
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim.graph_step import graph_step, numbered
+from infhess.optim.sharded import is_sharded
 
 Loss = Callable[[Batch], Tensor]  # mean loss of a batch
 Some = TypeVar("Some", bound="Scalars")
@@ -42,6 +45,12 @@ class Scalars:
 def params_of(groups: Iterable[dict[str, Any]]) -> list[Tensor]:
     """All parameters, in the order of the groups."""
     return [p for group in groups for p in group["params"]]
+
+
+def finite(grads: Iterable[Tensor | None]) -> bool:
+    """Whether gradients are finite; missing and sparse ones count as finite."""
+    known = [real(g) for g in grads if g is not None and not g.is_sparse]
+    return not known or math.isfinite(length([known]))
 
 
 class CurvatureOptimizer(torch.optim.Optimizer):
@@ -141,6 +150,16 @@ class CurvatureOptimizer(torch.optim.Optimizer):
         if not self._micro_batches:
             self._take(done, None)
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
+        if self._micro_batches and not (is_sharded(*self._params()) or finite(p.grad for p in self._params())):
+            self._drop()
+        super().zero_grad(set_to_none)
+
+    def _drop(self) -> None:
+        """Forget the micro-batches seen since the last step: their gradient is not finite."""
+        raise NotImplementedError
 
     def _outside_watch(self, name: str) -> None:
         """Refuse calls that would count a training pass twice, or miss it."""

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 from torch.distributed.algorithms.join import JoinHook
 
 from infhess._distributed import all_reduce_mean, any_process, rank
+from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer
 from infhess.optim.rate.probe import Probe
 
 
 class ShadowSteps(JoinHook):
     """A process without data takes part in the all-reduces of the others with zeros. At the end it takes over their state."""
 
-    def __init__(
-        self, params: Callable[[], list[Tensor]], state: Callable[[], list[Tensor]], adopt: Callable[[], None]
-    ) -> None:
-        self._params, self._state, self._adopt = params, state, adopt
+    def __init__(self, opt: AveragingOptimizer) -> None:
+        self._opt = opt
 
     def main_hook(self) -> None:
         """Shadow one step of the other processes."""
-        live = [p for p in self._params() if p.requires_grad]
-        if probing(False, live):
+        live = [p for p in self._opt._params() if p.requires_grad]
+        if any_process(False, live[0].device):  # they probe curvature
             with suppress(ValueError):  # the others' probe has failed, and they go on without it
                 Probe((), params=live).take_part()
                 all_reduce_mean([0.0, 0.0], live[0].device)  # points and tokens
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """Broadcast the state of a process that has made all steps to all processes."""
-        tensors = self._state()
+        self._opt._publish()
+        owns = [self._opt.state[p] for p in self._opt._params() if p in self._opt.state]
+        tensors = [t for own in owns for _, t in sorted(own.items())]
         last = torch.tensor(rank() if is_last_joiner else -1, device=tensors[0].device)
         distributed.all_reduce(last, distributed.ReduceOp.MAX)
         for t in tensors:
             distributed.broadcast(t, int(last))
-        self._adopt()
-
-
-def probing(here: bool, params: Sequence[Tensor]) -> bool:
-    """Whether any process probes curvature at this step."""
-    return any_process(here, params[0].device)
+        self._opt._take_scalars(owns[0][NUMBERS])

@@ -33,12 +33,10 @@ class Observed(NamedTuple):
         return batching.size_of(self.batch) if self.points is None else self.points
 
     def hessian(self, make: Callable[..., Hessian], seed: int) -> Hessian:
-        """The curvature of the loss, with dropout masks from this seed; the probe averages over processes itself."""
+        """The curvature of the loss, with dropout masks from this seed."""
         masks = self.generator or torch.Generator().manual_seed(seed)
         options = {"split": self.split, "products": self.products, "points": self.points}
-        source = make(self.loss, [self.batch], generator=masks, **options)
-        source.pooled = False
-        return source
+        return make(self.loss, [self.batch], generator=masks, **options)
 
 
 def probe_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,7 +23,6 @@ from infhess.optim.controllers import convex_rule, nonconvex
 from infhess.optim.controllers.context import Context
 from infhess.optim.observed import Observed, concatenated, points_of, probe_of
 from infhess.optim.preconditioning.directions import BLOCKS
-from infhess.optim.preconditioning.scaled_step import finite
 from infhess.optim.reports import Report
 from infhess.optim.sharded import check_whole
 from infhess.optim.updates import Update
@@ -89,7 +89,6 @@ class Preconditioned(Wrapper):
         self._pool: list[Batch] = []  # batches kept by observe until an estimate is made
         self._observed: list[Observed] = []  # micro-batches observed since the last step
         self._acted = 0  # how many of these the last decision was based on
-        self._was_fresh = True  # whether nothing was known before that decision
         self._unread: tuple[str, ...] = ()  # notes of a report that was not returned to the user
         super().__init__(base, self._asked_rank, blocks)
 
@@ -123,13 +122,13 @@ class Preconditioned(Wrapper):
         kinds = self.blocks, self.method, self.step_length
         update = Update(self.base, state, sizes, min(self.rank, sum(sizes)), *kinds, self.steps)
         found = update.estimate(source)
-        step = update.step(source, found)
-        self._install(step.scaling)
-        state.step, state.limit = step.step, step.limit
+        decision = update.decide(source, found)
+        state.step = math.nan  # the base's own rate, unless another is decided on
+        self._follow(decision)
         state.start_over()
-        notes, seconds = (*found.notes, *step.notes, *state.diagnostics()), time.perf_counter() - started
+        notes, seconds = (*found.notes, *decision.notes, *state.diagnostics()), time.perf_counter() - started
         cost = source.products, source.data_points, seconds, notes, source.product_points
-        return self._tell(Report(found.values, found.std, step.step, *cost))
+        return self._tell(Report(found.values, found.std, state.step, *cost))
 
     # ---- micro-batches of the coming step
 
@@ -199,12 +198,11 @@ class Preconditioned(Wrapper):
         follows = state.nonconvex and state.rate > 0
         return bool(able and state.base_rate > 0 and (not state.active or state.step == 0 or follows))
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
-        if self._observed and self._state.active and not finite([p.grad for p in self._params()], self._state):
+    def _drop(self) -> None:
+        if self._state.active:
+            self._state.skipped += 1
             self._observed.clear()
             self._acted = 0
-        super().zero_grad(set_to_none)
 
     def _check_observable(self) -> None:
         if self.method != "curvature" or self.step_length != "measured":
@@ -222,7 +220,7 @@ class Preconditioned(Wrapper):
     def _act(self) -> Report | None:
         """Let a controller decide on the coming step, and apply its decision."""
         started, state, seen = time.perf_counter(), self._state, list(self._observed)
-        self._acted, self._was_fresh = len(seen), not state.active
+        self._acted = len(seen)
         points, failure = points_of(seen)
         if not state.nonconvex and self._is_net(seen):
             state.nonconvex = 1.0
@@ -269,8 +267,8 @@ class Preconditioned(Wrapper):
     def _before_step(self) -> None:
         """If the number of micro-batches differs from the step before, decide on those seen."""
         if self._acted < len(self._observed):
-            # The very first decision used one micro-batch alone.
-            if self._acted and self._state.steps == 1 and self._was_fresh:
+            # The very first decision used one micro-batch alone, and there was no `update` before it.
+            if self._acted and self._state.steps == 1 and math.isnan(self._state.steps_at_build):
                 self.reset()
             if not self._acted and (report := self._act()):
                 self._unread = report.notes
@@ -286,12 +284,7 @@ class Preconditioned(Wrapper):
         self._pool.clear()
         self._acted = 0  # decide again on the coming step
 
-    def _adopt(self, incoming: Any) -> None:
-        super()._adopt(incoming)
-        self._pool.clear()
-        self._acted = 0
-
     def __getstate__(self) -> dict[str, Any]:
-        names = ("method", "step_length", "steps", "report", "_asked_rank", "_pool", "_was_fresh", "_unread")
+        names = ("method", "step_length", "steps", "report", "_asked_rank", "_pool", "_unread")
         kept = {name: self.__dict__[name] for name in names}
         return {**super().__getstate__(), **kept, "_observed": [], "_acted": 0}  # lambdas do not pickle

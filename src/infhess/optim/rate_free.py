@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from infhess._checks import count
+from infhess._distributed import any_process, world_size
 from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, sizes_of
-from infhess.curvature.flat import length, real
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
-from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer
+from infhess.optim.averaging.averaged import AveragingOptimizer
 from infhess.optim.checkpoint import Loss
-from infhess.optim.joining import ShadowSteps, probing
+from infhess.optim.joining import ShadowSteps
 from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.live import live
 from infhess.optim.rate.probe import Reading
@@ -148,19 +148,19 @@ class RateFree(AveragingOptimizer, Joinable):
         self._outside_watch("observe")
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.observe")
         prober, params = self._prober, self._params
-        due = prober.expects(lambda: sizes_of(batch, points))
-        if not due or not self._ready:
+        if not prober.expects(sizes_of, batch, points) or not self._ready:
             self._kept.add(loss, batch, params)
             return None
-        source = partial(Hessian, loss, params(), [batch], products=products, points=points)
+        make = partial(Hessian, loss, params(), [batch], products=products, points=points)
         try:
-            prober.attempt(lambda: prober.add(batch, lambda masks: source(generator=generator or masks)))
-            probes = prober.complete and not self._join_config.enable
-            report = prober.begin(self._read, params()) if probes else None
+            prober.attempt(prober.add, batch, make, generator)
+            # Steps usually have equally many micro-batches: probe at the last one.
+            complete = prober.micro_batches == self._rate_state.micro_batches
+            report = prober.begin(self._read, params()) if complete and not self._join_config.enable else None
         except BaseException:
             prober.reset()
             raise
-        prober.attempt(lambda: self._kept.add(loss, batch, params))
+        prober.attempt(self._kept.add, loss, batch, params)
         self.report = report or self.report
         return report
 
@@ -191,14 +191,9 @@ class RateFree(AveragingOptimizer, Joinable):
     def _micro_batches(self) -> int:
         return self._prober.micro_batches
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
-        if self._prober.micro_batches and not self._sharded:
-            grads = [real(p.grad) for p in self._params() if p.grad is not None and not p.grad.is_sparse]
-            if grads and not math.isfinite(length([grads])):
-                self._prober.reset()
-                self._rate_state.skip(finite=False)
-        super().zero_grad(set_to_none)
+    def _drop(self) -> None:
+        self._prober.reset()
+        self._rate_state.skip(finite=False)
 
     # ---- a step
 
@@ -245,31 +240,30 @@ class RateFree(AveragingOptimizer, Joinable):
             with self.around_second_run():
                 closure()
 
-        self._prober.again = DifferenceProbe(self._params(), self.state, again, random_state, distance, points)
+        self._prober.again = DifferenceProbe(self._params(), again, random_state, distance, points)
 
     def _step(self) -> None:
         parts = [part for part in map(live, self.param_groups) if part.params]
         if not parts:
             return
         self._rate_state.check_observed()
-        if self._probes and not self._sharded:
+        if world_size() > 1 and self._probes and not self._sharded:
             self._prober.expect_of_all()
         gradient = sharded.length_of([(part.grads, part.params) for part in parts])
         if self._join_config.enable:
             Join.notify_join_context(self)
-            probing(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self._params())
+            any_process(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self.join_device)
         self.report = self._prober.finish(gradient, self._read, self._params()) or self.report
         state, scaler = self._rate_state, self._scaler
         if 0 < gradient < math.inf and not self._ready:
             for part in parts:
-                self._owns(part.params)
-                scaler.begin(part)
-            state.wait()
+                scaler.begin(self._with_state(part))
+            state.observed_at = state.steps  # the scaling learns from this gradient, without a step
             return
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip(math.isfinite(gradient))
             return
-        advance(parts, [self._owns(part.params) for part in parts], scaler, state, self._size)
+        advance([self._with_state(part) for part in parts], scaler, state, self._size)
 
     # ---- copies, and processes that run out of data before others
 
@@ -282,12 +276,7 @@ class RateFree(AveragingOptimizer, Joinable):
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """Hook for `torch.distributed.algorithms.Join([model, opt])`."""
-
-        def state() -> list[Tensor]:
-            self._publish(self._rate_state)
-            return [t for p in self._params() for _, t in sorted(self.state[p].items())]
-
-        return ShadowSteps(self._params, state, lambda: self._take_scalars(self.state[self._params()[0]][NUMBERS]))
+        return ShadowSteps(self)
 
     @property
     def join_device(self) -> torch.device:

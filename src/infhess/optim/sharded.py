@@ -14,10 +14,10 @@ from infhess._checks import small_dtype
 from infhess.curvature.flat import length, real, widened
 
 
-def is_sharded(x: Tensor) -> bool:
-    """Whether a tensor is a DTensor. Importing that module is slow; until someone has done so there are no DTensors."""
+def is_sharded(*tensors: Tensor) -> bool:
+    """Whether any tensor is a DTensor. Importing that module is slow; until someone has done so there are no DTensors."""
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(x, module.DTensor)
+    return module is not None and any(issubclass(kind, module.DTensor) for kind in set(map(type, tensors)))
 
 
 def local(x: Any) -> Tensor:
@@ -103,9 +103,10 @@ def totals(values: Sequence[float], params: Sequence[Tensor]) -> list[float]:
 
 def total(values: Sequence[float], params: Sequence[Tensor]) -> float:
     """The sum of these numbers over all parameters and parts."""
-    sums = {_groups(p): (0.0, p) for p in params}
+    sums = dict[tuple[Any, ...], tuple[float, Tensor]]()
     for value, p in zip(values, params):
-        sums[_groups(p)] = sums[_groups(p)][0] + value, p
+        groups = _groups(p)
+        sums[groups] = sums.get(groups, (0.0, p))[0] + value, p
     return sum(totals(*zip(*sums.values()))) if sums else 0.0
 
 
@@ -118,7 +119,7 @@ def _groups(p: Any) -> tuple[Any, ...]:
 
 def length_of(groups: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]) -> float:
     """The norm of all tensors as one vector; each group has local parts, and the parameters that they belong to."""
-    if not any(is_sharded(p) for _, params in groups for p in params):
+    if not any(is_sharded(*params) for _, params in groups):
         return length([tensors for tensors, _ in groups])
     squares = [length([[x]]) ** 2 for tensors, _ in groups for x in tensors]
     return math.sqrt(total(squares, [p for _, params in groups for p in params]))
@@ -127,7 +128,7 @@ def length_of(groups: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]]) -> fl
 def lengths(tensors: Sequence[Tensor], params: Sequence[Tensor]) -> list[float]:
     """The norm of each tensor, from its local parts and the parameters that they belong to."""
     norms = torch._foreach_norm([widened(x) for x in tensors])
-    if not any(map(is_sharded, params)):
+    if not is_sharded(*params):
         return [float(n) for n in norms]
     return [math.sqrt(square) for square in totals([float(n) ** 2 for n in norms], params)]
 
@@ -139,7 +140,7 @@ def size_of(params: Sequence[Tensor]) -> float:
 
 def check_whole(params: Sequence[Tensor], name: str) -> None:
     """Refuse sharded parameters, for which second derivatives are not available."""
-    if any(map(is_sharded, params)):
+    if is_sharded(*params):
         raise RuntimeError(
             f"{name}: parameters are sharded, and cannot be differentiated twice; use RateFree, and call opt.step(closure) "
             "with a closure that clears gradients, computes the loss, calls backward and returns the loss"

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess.curvature.flat import real
+from infhess.curvature.flat import real, widened
 from infhess.optim import sharded
 from infhess.optim.rate.live import Live
 from infhess.optim.rate.rate_state import RateState
+from infhess.optim.rate.settings import RateFreeRule
 from infhess.optim.scalings.scaler import Scaler
-from infhess.optim.shrinking import shrink
 
 # If steps are this many times shorter than their bound, |w| changes little over this many steps.
 FAR, SIZE_HOLDS = 4.0, 16
-
-Owns = list[dict[str, Any]]  # the state of each parameter of a group
 
 
 class WeightSize:
@@ -37,43 +34,56 @@ class WeightSize:
         return self._last
 
 
-def advance(
-    parts: Sequence[Live], known: Sequence[tuple[Owns, list[float]]], scaler: Scaler, state: RateState, size: WeightSize
-) -> None:
-    """Make one step: directions, the rate for a step of their length, and the move.
-
-    `known` holds, for each group, the state of its parameters and their numbers of steps.
-    """
+def advance(parts: Sequence[Live], scaler: Scaler, state: RateState, size: WeightSize) -> None:
+    """Make one step: directions, the rate for a step of their length, and the move."""
     if state.weighs_noise:
-        state.weigh_noise(sum(lead(part, owns) for part, (owns, _) in zip(parts, known)))
-    eps = [state.epsilon(part.group["eps"]) for part in parts]
-    moves = [scaler.directions(part, ages, e) for part, (_, ages), e in zip(parts, known, eps)]
+        state.weigh_noise(sum(map(lead, parts)))
+    moves = [scaler.directions(part, float(part.group["eps"]) * state.gradient) for part in parts]
     scale = max(float(part.group["lr"]) for part in parts)
     length = sharded.length_of([(d, part.params) for part, d in zip(parts, moves)])
     rate = state.advance(length, size.at(parts, state, scale), scale)
     state.average(scale)
-    for part, (owns, _), d in zip(parts, known, moves):
+    for part, d in zip(parts, moves):
         step = rate * float(part.group["lr"])
         if state.shrinks and part.group["weight_decay"] is None:
-            shrink(part, owns, d, step, state.rule)
-        move(part, owns, d, step, state.newest)
+            shrink(part, d, step, state.rule)
+        move(part, d, step, state.newest)
 
 
-def lead(part: Live, owns: Owns) -> float:
+def lead(part: Live) -> float:
     """⟨g, z − x⟩ of one group."""
-    z, x = ([sharded.local(own[name]) for own in owns] for name in ("z", "averaged"))
+    z, x = ([sharded.local(own[name]) for own in part.owns] for name in ("z", "averaged"))
     leads = [float((g * d).sum()) for g, d in zip(part.grads, torch._foreach_sub(z, x))]
     return sharded.total(leads, part.params)
 
 
-def move(part: Live, owns: Owns, d: list[Tensor], rate: float, newest: Callable[[float], float]) -> None:
+def shrink(part: Live, directions: Sequence[Tensor], rate: float, rule: RateFreeRule) -> None:
+    """z −= ½ k κ (|step|/|W|)² W for each matrix W, where the step is `rate` times its direction.
+
+    A step orthogonal to W lengthens it by ½ (|step|/|W|)² of |W|. If gradients are noise, this is diffusion: |W|² grows step by
+    step without fitting the data. The share κ of this growth is removed, every k steps. The result depends on neither the
+    units of the loss nor those of the weights. Vectors (biases, gains of normalisation) stay as they are.
+    """
+    matrices = [i for i, p in enumerate(part.params) if p.ndim > 1]
+    params = [part.params[i] for i in matrices]
+    if not params:
+        return
+    y, z = ([sharded.local(real(w.detach())) for w in params], [sharded.local(part.owns[i]["z"]) for i in matrices])
+    sizes, steps = (sharded.lengths(tensors, params) for tensors in (y, [directions[i] for i in matrices]))
+    share = rule.shrinkage * rule.noise_every / 2
+    turns = [min(rate * step / size, rule.widest_turn) if size > 0 else 0.0 for step, size in zip(steps, sizes)]
+    shares = [share * turn**2 if turn == turn else 0.0 for turn in turns]
+    torch._foreach_sub_(z, torch._foreach_mul([widened(w) for w in y], shares))
+
+
+def move(part: Live, d: list[Tensor], rate: float, newest: Callable[[float], float]) -> None:
     """z −= rate·(d + decay·y), x += c (z − x), y = (1 − β₁) z + β₁ x.
 
     c = `newest(begun)`, with `begun` the total weight of the average when the parameter's own average began.
     """
-    group = part.group
+    group, owns = part.group, part.owns
     y, z, x = [real(p) for p in part.params], [own["z"] for own in owns], [own["averaged"] for own in owns]
-    if any(map(sharded.is_sharded, y)):
+    if sharded.is_sharded(*y):
         y, z, x = [[sharded.local(v.detach()) for v in values] for values in (y, z, x)]
     if group["weight_decay"]:
         torch._foreach_add_(z, [w.to(v.dtype) for w, v in zip(y, z)], alpha=-rate * group["weight_decay"])

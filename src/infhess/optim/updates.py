@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +11,8 @@ from torch import Tensor
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
 from infhess.optim.base_optimizers import adaptive, decay, moved, rate_is_known, sqrt_scaling
-from infhess.optim.controllers.controller_state import ControllerState
+from infhess.optim.controllers.context import Decision
+from infhess.optim.controllers.controller_state import LONGER, ControllerState
 from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest_curvature
 from infhess.preconditioners import build
 from infhess.preconditioners.build import Built
@@ -22,18 +22,6 @@ from infhess.preconditioners.scaling import Scaling
 FRESH, ITERATIONS = 4, 6
 # Nonconvex: the longest step relative to |w|, the first relative to |w|, and the growth from one estimate to the next.
 LONGEST, FIRST, GROWTH = 0.03, 0.01, 4.0
-# Convex: the longest step relative to the longest on the batches probed, since losses other than quadratics may have more
-# curvature where a step leads.
-LONGER = 3.0
-
-
-class Step(NamedTuple):
-    """P², the factor on P²g (NaN: the base's own rate), the longest |Δw|, and notes."""
-
-    scaling: Scaling
-    step: float
-    limit: float = math.inf
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,27 +60,28 @@ class Update:
             squares += source.gradient().square() / FRESH
         return sqrt_scaling(self.base, source.like, squares)
 
-    def step(self, source: Hessian, found: Built) -> Step:
-        """The step of the chosen kind, and P² with the factor to match."""
+    def decide(self, source: Hessian, found: Built) -> Decision:
+        """The step of the chosen kind, and P² with the factor to match; a rate of NaN is the base's own."""
         scaling, without_factor = found.scaling, replace(found.scaling, factor=1.0)
         if self.step_length == "keep":  # Adam's own rate is meant for gradients in its own scale
-            return Step(without_factor if self.method == "paper" or adaptive(self.base) else scaling, math.nan)
+            scaled = self.method == "paper" or adaptive(self.base)
+            return Decision(scaling=without_factor if scaled else scaling)
         if self.step_length == "paper":
             if not math.isnan(found.step):  # 1/b0 for the paper's method by layer
-                return Step(scaling, found.step)
+                return Decision(found.step, scaling=scaling)
             # α² = Σ₁/Σ_k times the base's rate.
             alpha2 = scaling.factor if self.method == "paper" else float(found.values[0]) * scaling.factor
             if adaptive(self.base):
-                return Step(without_factor, alpha2 * self.state.base_rate)
-            return Step(replace(scaling, factor=alpha2), math.nan)
+                return Decision(alpha2 * self.state.base_rate, scaling=without_factor)
+            return Decision(scaling=replace(scaling, factor=alpha2))
         if not rate_is_known(self.base):
             kept = f"{type(self.base).__name__} keeps its rate, which does not multiply a known scaling of gradients"
-            return Step(without_factor, math.nan, math.inf, (kept,))
+            return Decision(scaling=without_factor, notes=(kept,))
         w = source.flat.pack([p.detach() for p in source.flat.live])
         return measured_step(source, scaling, self.state, w, decay(self.base, scaling.root))
 
 
-def measured_step(source: Hessian, scaling: Scaling, state: ControllerState, w: Tensor, decay: float) -> Step:
+def measured_step(source: Hessian, scaling: Scaling, state: ControllerState, w: Tensor, decay: float) -> Decision:
     """1/λmax(P²B), averaged over a few fresh batches; bounded once negative curvature was seen.
 
     Weight decay is added to λmax: the base applies it at the same rate, outside P. For small batches λ is replaced by the mean
@@ -104,7 +93,7 @@ def measured_step(source: Hessian, scaling: Scaling, state: ControllerState, w: 
     longest = max(f.length for f in found)
     if not (any(f.negative for f in found) or state.nonconvex):
         rate = backtracked(source, last, source.local(last), scaling, 1 / (value + decay))
-        return Step(scaling, rate / scaling.factor, LONGER * rate * longest)
+        return Decision(rate, LONGER * rate * longest, scaling=scaling)
     state.nonconvex = 1.0
     return _bounded(scaling, 1 / (value + decay), state, float(torch.linalg.vector_norm(w)), longest)
 
@@ -126,7 +115,7 @@ def _probes(source: Hessian, scaling: Scaling) -> tuple[list[Largest], Batch, in
     return found, last, points // len(found)
 
 
-def _bounded(scaling: Scaling, rate: float, state: ControllerState, size: float, length: float) -> Step:
+def _bounded(scaling: Scaling, rate: float, state: ControllerState, size: float, length: float) -> Decision:
     """A rate that first moves w by a hundredth of |w|, and grows at most fourfold from one estimate to the next."""
     notes = ["negative curvature was seen: steps are kept below 3 % of |w|"]
     before = state.step * state.factor if state.active else math.nan
@@ -135,4 +124,4 @@ def _bounded(scaling: Scaling, rate: float, state: ControllerState, size: float,
         notes.append(f"curvature allows for a rate of {rate:.3g}; it is held at {most:.3g} until the next estimate")
         rate = most
     limit = LONGEST * size if size > 0 else math.inf
-    return Step(scaling, rate / scaling.factor, limit, tuple(notes))
+    return Decision(rate, limit, scaling=scaling, notes=tuple(notes))

@@ -29,14 +29,16 @@ LARGEST_BASIS = 2**28
 class Wrapper(CurvatureOptimizer):
     """Owns what was learnt about curvature; everything else belongs to the base."""
 
+    _linked = False  # whether groups and state are shared with the base
+    _published = False  # whether what was learnt is listed in `state`
+
     def __init__(self, base: torch.optim.Optimizer, rank: int | None, blocks: str) -> None:
         _check_base(base)
-        self.base, self.blocks, self._linked = base, blocks, False
+        self.base, self.blocks = base, blocks
         super().__init__(base.param_groups, base.defaults)
         self._link(self.param_groups, base.state)
         self.rank = rank or max(1, min(32, LARGEST_BASIS // max(self._size(), 1)))
         self._learnt = PreconditionerState(self.rank, blocks)
-        self._published = False  # whether what was learnt is listed in `state`
         self._state.base_rate = made_with_rate(self.param_groups)
 
     @property
@@ -78,8 +80,8 @@ class Wrapper(CurvatureOptimizer):
 
     def reset(self) -> None:
         """Forget all that was learnt: until the next estimate this equals its base again."""
-        self._learnt.reset()
-        for entry in self.state.values():
+        self._learnt.reset(self._state.base_rate)
+        for entry in [entry for entry in self.state.values() if isinstance(entry, dict)]:
             for name in [key for key in entry if str(key).startswith(PREFIX)]:
                 del entry[name]
         self._published = False
@@ -131,7 +133,7 @@ class Wrapper(CurvatureOptimizer):
         self._published = False
 
     def _follow(self, decision: Decision) -> None:
-        """Apply a controller's decision."""
+        """Apply what a controller or an `update` has decided."""
         state = self._state
         if decision.scaling is not None:
             self._install(decision.scaling)
@@ -195,13 +197,13 @@ class Wrapper(CurvatureOptimizer):
 
     def _adopt(self, incoming: Any) -> None:
         """Take over what was learnt; if there is nothing, learning rates are those of the bare base."""
+        self.reset()
         self._learnt.adopt(self.param_groups, incoming)
         if not any(incoming):
             self._state.base_rate = made_with_rate(self.param_groups)
-        self._published = False
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("base", "rank", "blocks", "_learnt", "_linked")
+        names = ("base", "rank", "blocks", "_learnt")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from infhess.curvature.flat import real
 from infhess.optim import sharded
 from infhess.optim.averaging.batch_norm import KeptBatches, Statistics
 from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
+from infhess.optim.rate.live import Live
 from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.scalings import SCALINGS
@@ -68,10 +69,10 @@ class AveragingOptimizer(CurvatureOptimizer):
         for p in self.param_groups[-1]["params"]:
             if p.requires_grad:
                 self.state[p] = self._fresh(p)
-        self._publish(self._rate_state)  # one tensor for all
+        self._publish()
 
     def _find_sharded(self) -> None:
-        self._sharded = any(map(sharded.is_sharded, self._params()))  # spread over processes, as by `fully_shard`
+        self._sharded = sharded.is_sharded(*self._params())  # spread over processes, as by `fully_shard`
 
     def _fresh(self, p: Tensor) -> State:
         """The state of a parameter that has not moved: both z and the average equal it."""
@@ -81,15 +82,16 @@ class AveragingOptimizer(CurvatureOptimizer):
         begun = torch.tensor(self._rate_state.weight, dtype=torch.float64)
         return {"step": torch.zeros(()), **tensors, "begun": begun, NUMBERS: self._rate_state.tensor()}
 
-    def _owns(self, params: list[Tensor]) -> tuple[list[State], list[float]]:
-        """The state of each parameter and its number of steps; the average of a new parameter begins at its present value."""
-        ages = [float(self.state[p].get("step", 0.0)) for p in params]
-        for p, age in zip(params, ages):
-            if not age:
-                self.state[p] = self._fresh(p)
+    def _with_state(self, part: Live) -> Live:
+        """Add the state of each parameter; the average of a new parameter begins at its present value."""
+        owns = [self.state[p] for p in part.params]
+        ages = [float(own.get("step", 0.0)) for own in owns]
         if not all(ages):
-            self._publish(self._rate_state)
-        return [self.state[p] for p in params], ages
+            for i, p in enumerate(part.params):
+                if not ages[i]:
+                    owns[i] = self.state[p] = self._fresh(p)
+            self._publish()
+        return part._replace(owns=owns, ages=ages)
 
     # ---- the averaged weights
 
@@ -188,8 +190,9 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     # ---- checkpoints
 
-    def _publish(self, scalars: RateState) -> None:
-        numbers = scalars.tensor()
+    def _publish(self) -> None:
+        """List the scalars in `state`: one tensor for all parameters."""
+        numbers = self._saved_scalars().tensor()
         for own in self.state.values():
             if "z" in own:
                 own[NUMBERS] = numbers
@@ -204,7 +207,7 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """For each parameter: z, the averaged weights, squared gradients, and the state of the learning-rate filter."""
-        self._publish(self._saved_scalars())
+        self._publish()
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from infhess.optim.checkpoint import Scalars
 from infhess.optim.reports import SKIPPED, steps_were
 
+# Convex: the longest step, relative to the longest on the batches probed since the last build. Losses other than quadratics
+# may have more curvature where a step leads.
+LONGER = 3.0
+
 
 @dataclass
 class ControllerState(Scalars):
@@ -53,7 +57,7 @@ class ControllerState(Scalars):
         self.steps_at_build, self.steps_at_probe = self.steps, self.steps
         self.built_at = max(self.read, 1.0)
         self.curvature = self.first_curvature = 1 / (self.step * self.factor) if self.step > 0 else 1.0
-        self.squares, self.probes, self.longest = self.curvature**2, 1.0, self.limit * self.curvature / 3
+        self.squares, self.probes, self.longest = self.curvature**2, 1.0, self.limit * self.curvature / LONGER
         self.gradient_scale = math.inf
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from infhess.optim.base_optimizers import decay
 from infhess.optim.controllers import nonconvex
 from infhess.optim.controllers.context import Context, Decision
-from infhess.optim.controllers.controller_state import ControllerState
+from infhess.optim.controllers.controller_state import LONGER, ControllerState
 from infhess.optim.controllers.noise import count_noise_dominated, noise_limit
 from infhess.optim.controllers.step_length import SMALL, Largest, NothingSeenError, backtracked, largest_curvature
 from infhess.preconditioners.build import blocked
@@ -24,7 +24,6 @@ class ConvexRule:
     work: float = 60.0  # example-products of a build, per √T with T data points read
     smallest_pool: int = 32
     largest_pool: int = 512
-    longest: float = 3.0  # the longest step, relative to the longest at any probe since the build
     spike: float = 10.0  # a gradient this many times longer than at any probe triggers a probe
     remembered: int = 8  # probes in the running mean of the curvature
     first_probes: int = 4  # probes after a build that set the reference for drift; one alone is off by a factor of ten
@@ -158,7 +157,7 @@ def _with_step(c: Context, done: Decision) -> Decision:
     bold = RULE.careful if few or c.adaptive else RULE.bold
     rate = min(bold / (value * (1 + 0.5 / max(n.probes, 1)) + added), n.rate_limit) / _noise_brake(n)
     momentum = 0.0 if few else RULE.momentum / (1 + n.steps / RULE.momentum_half_life)
-    return Decision(rate, RULE.longest * rate * n.longest, momentum, done.scaling, done.values, done.notes)
+    return Decision(rate, LONGER * rate * n.longest, momentum, done.scaling, done.values, done.notes)
 
 
 def _noise_brake(n: ControllerState) -> float:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.flat import length, real
@@ -18,25 +16,18 @@ from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.step_length import NothingSeenError, check_curvature, check_gradient
 from infhess.optim.preconditioning.directions import numbers
 from infhess.optim.rate.kalman import filtered
-from infhess.optim.rate.probe import dot
+from infhess.optim.rate.probe import Reading, dot
 from infhess.optim.rate.settings import FILTER
 from infhess.optim.rate.settings import NONCONVEX as RULE
 from infhess.preconditioners.scaling import Scaling, identity
 
 
-class Seen(NamedTuple):
-    """What a probe has measured."""
-
-    scaling: Scaling  # P² or the base's scaling at the coming step
-    log_ratio: float  # ½ log(gᵀDg/hᵀDh)
-    moves: float  # the length of the base's direction
-    own: float  # |g| of this batch alone
-
-
 def decide(c: Context) -> Decision:
     """Set the learning rate from curvature along the base's own direction; probe about every eighty steps."""
     n, size = c.state, length([[real(p.detach()) for p in c.params if p.requires_grad]])
-    _measure_shrinking(c, size)
+    if n.rate > 0 and 0 < n.size < math.inf and 0 < size < math.inf:  # the share that a step took off |w|, per rate
+        n.shrinking += (1 - RULE.memory) * (math.log(n.size / size) / n.rate - n.shrinking)
+    n.size = size
     before, scaling, notes = n.rate, None, None
     if due(n, n.steps):
         scaling, notes = _probe(c, size)
@@ -53,7 +44,6 @@ def decide(c: Context) -> Decision:
     n.factor = 1.0
     if notes is None:
         return Decision(n.rate, limit)
-    scaling = None if scaling is None else replace(scaling, factor=1.0)
     notes = (*notes, *_diagnostics(c, before, wanted, allowed, limit))
     return Decision(n.rate, limit, 0.0, scaling, c.like, notes)
 
@@ -84,21 +74,15 @@ def due(n: ControllerState, steps: float) -> bool:
 
 def _sigma(c: Context) -> float:
     """Heavy ball is stable up to (1 + β)/(1 − β) times the inverse curvature; in experiments a factor of 1 + β worked."""
+    if c.adaptive:
+        return RULE.sigma
     heavy = min(0.0 if group.get("nesterov") else momentum_of(group).decay for group in c.base.param_groups)
-    return RULE.sigma if c.adaptive else RULE.sigma * (1 + heavy)
+    return RULE.sigma * (1 + heavy)
 
 
 def _share(c: Context) -> float:
     """The longest coming step as a share of |w|."""
     return (RULE.adaptive_turn if c.adaptive else RULE.turn) / math.sqrt(c.state.steps + RULE.settled)
-
-
-def _measure_shrinking(c: Context, size: float) -> None:
-    """Update the moving average of the share of |w| that a step removes, per unit of learning rate."""
-    n = c.state
-    if n.rate > 0 and 0 < n.size < math.inf and 0 < size < math.inf:
-        n.shrinking += (1 - RULE.memory) * (math.log(n.size / size) / n.rate - n.shrinking)
-    n.size = size
 
 
 def _bounded(c: Context, size: float) -> tuple[float, float]:
@@ -117,7 +101,7 @@ def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
     n = c.state
     n.steps_at_probe = n.steps
     try:
-        seen = _along(c)
+        scaling, seen = _along(c)
     except ValueError as error:
         bad = isinstance(error, DoubleBackwardError) or not (n.rate > 0 or n.step > 0)
         if bad and not isinstance(error, NothingSeenError):
@@ -126,39 +110,37 @@ def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
     # The first readings use a scaling that has just started, so they are forgotten fast.
     drift = FILTER.drift * max(1.0, RULE.settled / n.steps)
     n.log_rate, n.log_rate_variance = filtered(n.log_rate, n.log_rate_variance, seen.log_ratio, drift)
-    n.longest, scaling = seen.moves, None
-    if not n.rate > 0:
-        n.rate = RULE.first_move * (size or 1.0) / seen.moves
-        scaling = seen.scaling if n.directions else replace(seen.scaling, root=None)
-    return scaling, c.scaled_note(seen.own)
+    n.longest, notes = seen.direction, c.scaled_note(seen.gradient)
+    if n.rate > 0:
+        return None, notes
+    n.rate = RULE.first_move * (size or 1.0) / n.longest
+    return (scaling if n.directions else replace(scaling, root=None)), notes
 
 
-def _along(c: Context) -> Seen:
-    """Probe along the base's next move with the gradient of the step; h is scaled in the same way as g."""
+def _along(c: Context) -> tuple[Scaling, Reading]:
+    """Probe along the base's next move with the gradient of the step; h is scaled in the same way as g.
+
+    Returns P², or the base's scaling at the coming step; and |g| of this batch alone, the length of the move, and the ratio.
+    """
     probe, gradients = c.probe, c.probe.own()
     flat = probe.pieces[0].source.flat
     own = flat.pack(gradients)
     g = c.gradient_beside(own)
     # Around SGD, P² as the last update left it; otherwise the base alone.
     standing = c.scaling if c.state.directions and not c.adaptive else identity([sum(numbers(c.params))], c.like)
-    scaling = replace(standing, root=c.root(g))
+    scaling = replace(standing, factor=1.0, root=c.root(g))
     p = scaling(g)
     along = dot(g, p)
     check_gradient(along)
     products, _ = probe.measure(flat.unpack(p))
-    across = probe.across(products, lambda x, y: dot(flat.pack(x), scaling(flat.pack(y)))) * _factor(c, g, own) ** 2
+    factor = probe.factor([g], [own])
+    if not (c.adaptive or (probe.trained and factor * SCALED < 1)):
+        # Around a base that does not scale gradients, a clipped step should be shorter: only a GradScaler's factor is undone.
+        factor = 1.0
+    across = probe.across(products, lambda x, y: dot(flat.pack(x), scaling(flat.pack(y)))) * factor**2
     check_curvature(across)
     move = scaling(direction(c.base, g))
     moves = math.sqrt(dot(move, move))
     if not 0 < moves < math.inf:
         raise NothingSeenError(f"the step of the base is of length {moves:g}")
-    return Seen(scaling, 0.5 * (math.log(along) - math.log(across)), moves, float(torch.linalg.vector_norm(own)))
-
-
-def _factor(c: Context, g: Tensor, own: Tensor) -> float:
-    """Factor on h, to match what g was multiplied by after the backward pass.
-
-    If the base does not scale gradients, a clipped step should be shorter: only a GradScaler's factor is undone.
-    """
-    factor = c.probe.factor([g], [own])
-    return factor if c.adaptive or (c.probe.trained and factor * SCALED < 1) else 1.0
+    return scaling, Reading.of(float(torch.linalg.vector_norm(own)), moves, along, across)

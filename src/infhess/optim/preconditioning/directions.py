@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -17,8 +18,7 @@ from infhess.optim.preconditioning.drift import Drift
 from infhess.preconditioners.scaling import Block, Scaling, identity
 
 PREFIX = "curvature_"
-NUMBERS = PREFIX + "numbers"
-BASIS = PREFIX + "basis"
+NUMBERS, BASIS, GAIN, VALUES = (PREFIX + name for name in ("numbers", "basis", "gain", "values"))
 BLOCKS = ("whole", "layer")
 FLAT = ("root", "recent", "lagging")  # vectors over all parameters: the base's own scaling, and means of iterates
 Entries = dict[str, Tensor]  # the part of a checkpoint that belongs to one parameter
@@ -32,7 +32,8 @@ class Directions:
     basis: Tensor  # Uᵀ, (rank, n)
     gain: Tensor  # (rank,)
     values: Tensor  # curvature along the directions, (rank,)
-    shapes: list[torch.Size]  # of the parameters in the block
+    indices: list[int]  # of the parameters in the block
+    shapes: list[torch.Size]  # of these parameters
     sizes: list[int] = field(init=False)
     taken: Tensor = field(init=False)  # the gains in the dtype of the basis
     scratch: Tensor = field(init=False)  # (n,) buffer for the scaled gradient: allocating costs more than writing
@@ -46,7 +47,7 @@ class Directions:
 
     def __reduce__(self) -> Any:
         """Copies make their own views."""
-        return Directions, (self.basis, self.gain, self.values, self.shapes)
+        return Directions, (self.basis, self.gain, self.values, self.indices, self.shapes)
 
     def write(self, block: Block) -> None:
         """Copy a block of P² into these buffers."""
@@ -67,14 +68,12 @@ class PreconditionerState:
 
     def __init__(self, rank: int, how: str) -> None:
         self.rank, self.how = rank, how  # "whole" or "layer"
-        self.controller = ControllerState()
-        self.reset()
+        self.reset(math.nan)
 
-    def reset(self) -> None:
-        """Forget everything. Old tensors are not overwritten, since checkpoints may hold them."""
-        self.controller = ControllerState(base_rate=self.controller.base_rate)
+    def reset(self, base_rate: float) -> None:
+        """Forget everything else. Old tensors are not overwritten, since checkpoints may hold them."""
+        self.controller = ControllerState(base_rate)
         self.blocks: list[Directions] = []
-        self.layout: list[list[int]] = []  # indices of the parameters in each block
         self.root: Tensor | None = None  # R, flat over all parameters
         self.means: dict[str, Tensor] = {}  # of iterates, flat over all parameters
         self.drift = Drift()  # whether the directions are still valid
@@ -84,12 +83,12 @@ class PreconditionerState:
         if self.blocks:
             return
         params = params_of(groups)
-        shapes, like = [real(p.detach()).shape for p in params], like_of(params)
-        self.layout = layout_of(groups, self.how)
-        for block in self.layout:
+        like = like_of(params)
+        for block in layout_of(groups, self.how):
+            shapes = [real(params[i].detach()).shape for i in block]
             small = torch.zeros(self.rank, dtype=small_dtype(like.device), device=like.device)
-            basis = like.new_zeros(self.rank, sum(shapes[i].numel() for i in block))
-            self.blocks.append(Directions(basis, small, small.clone(), [shapes[i] for i in block]))
+            basis = like.new_zeros(self.rank, sum(shape.numel() for shape in shapes))
+            self.blocks.append(Directions(basis, small, small.clone(), block, shapes))
 
     def install(self, groups: Groups, scaling: Scaling) -> None:
         """Put a new P² into use."""
@@ -116,8 +115,8 @@ class PreconditionerState:
 
     def check_sizes(self, params: list[Tensor]) -> None:
         """Check that parameters still have the sizes that the directions were made for."""
-        for own, block in zip(self.blocks, self.layout):
-            for i, size in zip(block, own.sizes):
+        for own in self.blocks:
+            for i, size in zip(own.indices, own.sizes):
                 if not fits(params[i], size):
                     shape = tuple(params[i].shape)
                     raise ValueError(
@@ -130,10 +129,9 @@ class PreconditionerState:
         """What a checkpoint holds for each parameter: views of its directions, and the scalars."""
         scalars = self.controller.tensor()
         found: list[Entries] = [{NUMBERS: scalars} for _ in params]
-        for own, block in zip(self.blocks, self.layout):
-            for i, shape, rows in zip(block, own.shapes, torch.split(own.basis, own.sizes, dim=1)):
-                found[i] |= {BASIS: rows.reshape(self.rank, *shape)}
-                found[i] |= {PREFIX + "gain": own.gain, PREFIX + "values": own.values}
+        for own in self.blocks:
+            for i, shape, rows in zip(own.indices, own.shapes, torch.split(own.basis, own.sizes, dim=1)):
+                found[i] |= {BASIS: rows.reshape(self.rank, *shape), GAIN: own.gain, VALUES: own.values}
         for name, vector in {"root": self.root, **self.means}.items():
             for i, part in enumerate([] if vector is None else torch.split(vector, numbers(params))):
                 found[i][PREFIX + name] = part.view(real(params[i].detach()).shape)
@@ -157,8 +155,7 @@ class PreconditionerState:
             )
 
     def adopt(self, groups: Groups, entries: list[Entries]) -> None:
-        """Copy the entries of a checkpoint; if it has none, forget everything."""
-        self.reset()
+        """Copy the entries of a checkpoint, after a reset."""
         for given in entries:
             if NUMBERS in given:
                 self.controller = ControllerState.of(given[NUMBERS])
@@ -167,10 +164,10 @@ class PreconditionerState:
         self.means = {name: vector for name, vector in found.items() if vector is not None}
         if self.controller.directions:
             self.allocate(groups)
-            for own, block in zip(self.blocks, self.layout):
-                first = entries[block[0]]
-                parts = [entries[i][BASIS].reshape(self.rank, -1).to(own.basis) for i in block]
-                own.write(Block(torch.cat(parts, 1).mT, first[PREFIX + "gain"], first[PREFIX + "values"]))
+            for own in self.blocks:
+                known = [entries[i] for i in own.indices]
+                rows = [entry[BASIS].reshape(self.rank, -1).to(own.basis) for entry in known]
+                own.write(Block(torch.cat(rows, 1).mT, known[0][GAIN], known[0][VALUES]))
 
 
 def _joined(parts: list[Tensor | None], groups: Groups) -> Tensor | None:

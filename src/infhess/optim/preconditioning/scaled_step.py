@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess.curvature.flat import flattened, length, real, widened
+from infhess.curvature.flat import flattened, real, widened
 from infhess.optim.base_optimizers import adaptive, bare_step, decayed, momentum_of, reference_rate
-from infhess.optim.checkpoint import params_of
+from infhess.optim.checkpoint import finite, params_of
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.preconditioning.directions import Directions, PreconditionerState, fits, numbers
-from infhess.optim.rate.probe import wide
 
 Grads = Sequence[Tensor | None]
 
@@ -31,7 +30,10 @@ def scaled_step(base: torch.optim.Optimizer, learnt: PreconditionerState) -> Non
         raise RuntimeError("Preconditioned does not take sparse gradients; use sparse=False in the embedding")
     # A step with a limit measures its length, which also shows whether gradients are finite.
     limited = not scales and state.step != 0 and state.limit < math.inf
-    if not limited and (not finite(grads, state) or state.step == 0):
+    if not limited and not finite(grads):
+        state.skipped += 1
+        return
+    if state.step == 0:
         return
     options = _options(base, state)
     before = [{name: group[name] for name in changed} for group, changed in zip(groups, options)]
@@ -44,17 +46,6 @@ def scaled_step(base: torch.optim.Optimizer, learnt: PreconditionerState) -> Non
             p.grad = g
         for group, changed in zip(groups, before):
             group.update(changed)
-
-
-def finite(grads: Grads, state: ControllerState) -> bool:
-    """Whether gradients are finite; if not, the step is counted as skipped."""
-    known = [real(g) for g in grads if g is not None and not g.is_sparse]
-    return not known or _counts(length([known]), state)
-
-
-def _counts(size: float, state: ControllerState) -> bool:
-    state.skipped += not math.isfinite(size)
-    return math.isfinite(size)
 
 
 def _options(base: torch.optim.Optimizer, state: ControllerState) -> list[dict[str, Any]]:
@@ -87,7 +78,8 @@ def _preconditioned_step(
         # How far a constant gradient moves each parameter in the long run.
         groups = [(g["lr"] / momentum_of(g).correction, len(g["params"])) for g in base.param_groups]
         scaled, size = shortened(scaled, [rate for rate, n in groups for _ in range(n)], state.limit)
-        if not _counts(size, state):
+        if not math.isfinite(size):
+            state.skipped += 1
             return
     if seen is not None:
         learnt.drift.see(seen, base.param_groups[0])
@@ -115,17 +107,17 @@ def _redirected_step(
 # ---- P² of each block
 
 
-def preconditioned(grads: Grads, state: PreconditionerState, factor: float = 1.0) -> tuple[list[Tensor | None], Tensor]:
+def preconditioned(grads: Grads, state: PreconditionerState, factor: float) -> tuple[list[Tensor | None], Tensor]:
     """factor · (I − U diag(gain) Uᵀ) g of each block, and Uᵀg of all blocks.
 
     A parameter without a gradient still has none afterwards. One whose shape has changed keeps its gradient as it is.
     """
     out, seen = list(grads), []
-    for own, block in zip(state.blocks, state.layout):
-        g = _flat(grads, own, block)
+    for own in state.blocks:
+        g = _flat(grads, own)
         c = torch.mv(own.basis, g)
         torch.addmv(g, own.basis.mT, own.taken * c, beta=factor, alpha=-factor, out=own.scratch)
-        for i, part in zip(block, own.parts):
+        for i, part in zip(own.indices, own.parts):
             if (grad := grads[i]) is not None and fits(grad, part.numel()):
                 out[i] = _like(part, grad)
         seen.append(c)
@@ -135,8 +127,8 @@ def preconditioned(grads: Grads, state: PreconditionerState, factor: float = 1.0
 def coordinates(grads: Grads, params: list[Tensor], state: PreconditionerState) -> Tensor:
     """UᵀRg of all blocks."""
     seen = []
-    for own, block, root in zip(state.blocks, state.layout, _roots(state, params)):
-        g = _flat(grads, own, block)
+    for own, root in zip(state.blocks, _roots(state, params)):
+        g = _flat(grads, own)
         seen.append(torch.mv(own.basis, g if root is None else g * root))
     return _together(seen)
 
@@ -154,10 +146,10 @@ def redirect(params: list[Tensor], before: Grads, decays: Sequence[float], state
         for p, b, decay in pairs
     ]
     if state.controller.directions:
-        for own, block, root in zip(state.blocks, state.layout, _roots(state, params)):
-            d = _flat(moves, own, block)
+        for own, root in zip(state.blocks, _roots(state, params)):
+            d = _flat(moves, own)
             out = torch.mv(own.basis.mT, own.taken * torch.mv(own.basis, d if root is None else d / root))
-            for i, part in zip(block, torch.split(out if root is None else root * out, own.sizes)):
+            for i, part in zip(own.indices, torch.split(out if root is None else root * out, own.sizes)):
                 move = moves[i]
                 if move is not None and fits(move, len(part)):
                     move -= part.to(move)
@@ -169,7 +161,7 @@ def redirect(params: list[Tensor], before: Grads, decays: Sequence[float], state
 
 
 def _flat_and_wide(x: Tensor) -> Tensor:
-    return wide(real(x).reshape(-1))
+    return widened(real(x).reshape(-1))
 
 
 def shortened(grads: Grads, rates: Sequence[float | Tensor], limit: float) -> tuple[list[Tensor | None], float]:
@@ -188,9 +180,9 @@ def shortened(grads: Grads, rates: Sequence[float | Tensor], limit: float) -> tu
     return [None if g is None else g * shrink.to(g.device, real(g).dtype) for g in grads], float(together)
 
 
-def _flat(tensors: Grads, own: Directions, block: Sequence[int]) -> Tensor:
+def _flat(tensors: Grads, own: Directions) -> Tensor:
     """The tensors of a block as one vector, with zeros for missing or misfitting ones."""
-    given = [tensors[i] for i in block]
+    given = [tensors[i] for i in own.indices]
     fitting = [own.basis.new_zeros(n) if t is None or not fits(t, n) else t for t, n in zip(given, own.sizes)]
     return flattened(fitting, own.basis.dtype, own.basis.device)
 
@@ -214,4 +206,4 @@ def _roots(state: PreconditionerState, params: list[Tensor]) -> list[Tensor | No
     if state.root is None:
         return [None] * len(state.blocks)
     parts = torch.split(state.root, numbers(params))
-    return [torch.cat([parts[i] for i in block]) for block in state.layout]
+    return [torch.cat([parts[i] for i in own.indices]) for own in state.blocks]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,14 +32,13 @@ class DifferenceProbe:
     def __init__(
         self,
         params: Sequence[Tensor],
-        state: Mapping[Tensor, Any],
         closure: Callable[[], object],
         random_state: Tensor,
         distance: float,
         points: int,
     ) -> None:
         self.params, self.cost = [p for p in params if p.requires_grad], (1, points)
-        self._state, self._closure, self._random_state = state, closure, random_state
+        self._closure, self._random_state = closure, random_state
         self._distance = distance  # as a share of |Dg|; NaN: a thousandth of |w|
 
     def read(self, g: Sequence[Tensor], scaled: Scaled) -> Reading:
@@ -67,7 +66,7 @@ class DifferenceProbe:
                 w.grad = None
             with repeated(self._random_state):
                 self._closure()
-            return gradients(self.params, self._state)
+            return gradients(self.params)
         finally:
             with torch.no_grad():
                 for w, kept in zip(here, before):

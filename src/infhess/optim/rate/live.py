@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from infhess.curvature.flat import dense, real
 from infhess.optim import sharded
-from infhess.optim.rate.probe import wide
+from infhess.optim.rate.probe import plain
 
 PLAIN = (torch.float32, torch.float64)
 
 
 class Live(NamedTuple):
-    """A group, its parameters that have a gradient, and their gradients; for sharded parameters the local parts."""
+    """A group, its parameters that have a gradient, and their gradients; for sharded parameters the local parts.
+
+    For a step, also the state of each parameter and its number of steps so far.
+    """
 
     group: dict[str, Any]
     params: list[Tensor]
     grads: list[Tensor]
+    owns: Sequence[dict[str, Any]] = ()
+    ages: Sequence[float] = ()
 
 
 def live(group: dict[str, Any]) -> Live:
@@ -30,23 +34,15 @@ def live(group: dict[str, Any]) -> Live:
     return Live(group, params, list(torch._foreach_neg(grads)) if group["maximize"] and grads else grads)
 
 
-def _gradient(p: Tensor) -> Tensor:
-    grad = p.grad
-    assert grad is not None
+def gradients(params: Sequence[Tensor]) -> list[Tensor]:
+    """`.grad` of each parameter; zeros where it is None."""
+    return [torch.zeros_like(plain(sharded.local(p))) if p.grad is None else _gradient(p) for p in params]
+
+
+def _gradient(p: Any) -> Tensor:
+    grad: Tensor = p.grad
     if grad.is_sparse:
         raise RuntimeError("RateFree does not take sparse gradients; use sparse=False in the embedding")
-    return grad if type(grad) is Tensor and grad.dtype in PLAIN else plain(p)
-
-
-def gradients(params: Sequence[Tensor], state: Mapping[Tensor, Any]) -> list[Tensor]:
-    """`.grad` of each parameter; zeros where it is None."""
-    return [torch.zeros_like(sharded.local(state[p]["z"])) if p.grad is None else plain(p) for p in params]
-
-
-def plain(p: Tensor) -> Tensor:
-    """The gradient of a parameter: dense, real, in at least single precision; the local part if it is sharded."""
-    grad = p.grad
-    assert grad is not None
-    if sharded.is_sharded(grad):
-        grad = sharded.local(sharded.laid_out(grad, p))
-    return wide(real(dense(grad)))
+    if type(grad) is Tensor and grad.dtype in PLAIN:  # nearly always, and tested fast
+        return grad
+    return plain(sharded.local(sharded.laid_out(grad, p)) if sharded.is_sharded(grad) else grad)

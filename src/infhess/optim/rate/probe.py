@@ -15,7 +15,7 @@ from infhess._distributed import any_process, mean_over_processes, world_size
 from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
-from infhess.curvature.flat import dense, real, shaped
+from infhess.curvature.flat import dense, real, shaped, widened
 from infhess.curvature.pooled import failed_somewhere
 from infhess.curvature.training_pass import TrainedHessian
 
@@ -43,6 +43,7 @@ class MicroBatch:
     """A micro-batch of the coming step, with its curvature recomputed for each use, or kept as a graph."""
 
     def __init__(self, source: BatchSource, batch: Batch, *, keep: bool = True) -> None:
+        source.pooled = False  # the probe averages over processes itself
         self.source, self.batch, self.keep, self.seed = source, batch, keep, source.seed()
         self._local: BatchCurvature | None = None
 
@@ -85,7 +86,7 @@ class Probe:
 
     def own(self) -> list[Tensor]:
         """The gradient of these micro-batches, real, in at least single precision."""
-        gradients = ([_plain(x) for x in piece.local().gradients] for piece in self.pieces)
+        gradients = ([plain(x) for x in piece.local().gradients] for piece in self.pieces)
         none: list[Tensor] = []
         return self._mean(self._agreed(lambda: reduce(_sum, gradients, none)), len(self.pieces))
 
@@ -113,7 +114,7 @@ class Probe:
         found, own = self._agreed(lambda: self._measured(vectors))
         number, alone = max(len(self.pieces), 1), self._in_any(len(found) == 1)
         if not self.pieces:
-            own = [torch.zeros_like(_plain(p)) for p in self.params]
+            own = [torch.zeros_like(plain(p)) for p in self.params]
             found = [own, own]
         if alone:
             found = [reduce(_sum, found)]
@@ -125,9 +126,9 @@ class Probe:
         own: list[Tensor] = []
         for piece in self.pieces:
             local = piece.local()
-            h = [_plain(x) for x in piece.source.products_of(local, vectors)]
+            h = [plain(x) for x in piece.source.products_of(local, vectors)]
             found = [_sum(found[0], h)] if found and self.whole else [*found, h]
-            own = _sum(own, [_plain(x) for x in local.gradients])
+            own = _sum(own, [plain(x) for x in local.gradients])
             if local.forward_trace.modules:
                 self.norms = local.forward_trace.norms
         return found, own
@@ -215,11 +216,6 @@ def _pieces(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(torch.split(a.reshape(-1), PIECE), torch.split(b.reshape(-1), PIECE))
 
 
-def _plain(x: Tensor) -> Tensor:
+def plain(x: Tensor) -> Tensor:
     """The tensor as dense, real, and in at least single precision."""
-    return wide(real(dense(x.detach())))
-
-
-def wide(x: Tensor) -> Tensor:
-    """The tensor in at least single precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return widened(real(dense(x.detach())))

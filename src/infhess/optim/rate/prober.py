@@ -23,7 +23,7 @@ from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import MicroBatch, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
-from infhess.optim.rate.settings import RATE_FREE, RateFreeRule
+from infhess.optim.rate.settings import RateFreeRule
 from infhess.optim.reports import RateReport
 from infhess.optim.scalings.scaler import Scaler
 
@@ -42,7 +42,7 @@ class NothingToReadError(ValueError):
 class Prober:
     """The state of the learning rate, and the micro-batches of the coming step until that step is made."""
 
-    def __init__(self, rule: RateFreeRule = RATE_FREE, state: RateState | None = None) -> None:
+    def __init__(self, rule: RateFreeRule, state: RateState | None = None) -> None:
         self.state = state or RateState()
         self.state.rule = rule
         self.cost = (0, 0)  # of the last probe: products, and the data points in them
@@ -54,38 +54,35 @@ class Prober:
         self.failure: Exception | None = None  # of this process, until all processes raise it
         self.again: DifferenceProbe | None = None  # a second run of the closure, instead of the pieces
         self.probe: AnyProbe | None = None
-        self.micro_batches, self._begun, self._probed, self.state.observed, self.tokens = 0, False, math.nan, 0.0, 0
+        self.micro_batches, self.tokens, self.state.observed = 0, 0, 0.0
+        self._before: RateState | None = None  # the state before this step's probe
+        self._probed = math.nan  # |g| at that probe
 
-    def expects(self, sizes: Callable[[], tuple[int, int]]) -> bool:
-        """Count a micro-batch, given its numbers of points and of tokens; return whether the coming step probes curvature."""
+    def expects(self, sizes: Callable[..., tuple[int, int]], *given: Any) -> bool:
+        """Count a micro-batch, with its numbers of points and of tokens; return whether the coming step probes curvature."""
         due = self.state.due
-        points, tokens = (self.attempt(sizes) or (0, 0)) if due else (0, 0)
+        points, tokens = (self.attempt(sizes, *given) or (0, 0)) if due else (0, 0)
         self.state.observed_at = self.state.steps + 1
         self.state.observed += points
         self.tokens += tokens
         self.micro_batches += 1
         return due
 
-    def attempt(self, prepare: Callable[[], Any]) -> Any:
+    def attempt(self, prepare: Callable[..., Any], *given: Any) -> Any:
         """Prepare a probe in this process; with several processes, an error is kept until all of them raise it."""
         try:
-            return prepare()
+            return prepare(*given)
         except Exception as error:
             if world_size() == 1:
                 raise
             self.failure = self.failure or error
             return None
 
-    @property
-    def complete(self) -> bool:
-        """Whether there are as many micro-batches as in the step before; steps usually have equally many."""
-        return self.micro_batches == self.state.micro_batches
-
-    def add(self, batch: Batch, make: Callable[[torch.Generator], Hessian]) -> None:
+    def add(self, batch: Batch, make: Callable[..., Hessian], generator: torch.Generator | None) -> None:
         """Add a micro-batch to probe; `make` gets a generator for dropout masks. Its graph is kept if it is the only one."""
         # Different masks at each probe and for each micro-batch.
-        source = make(torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32))
-        source.pooled = False  # the probe averages over processes itself
+        own = torch.Generator().manual_seed(int(self.state.steps) + (self.micro_batches - 1) * 2**32)
+        source = make(generator=generator or own)
         self.pieces.append(MicroBatch(source, batch, keep=self.state.micro_batches == 1 and not self.pieces))
 
     def take(self, done: TrainingPass | None, points: int | None = None) -> None:
@@ -99,15 +96,15 @@ class Prober:
 
     def begin(self, read: Read, params: Sequence[Tensor]) -> RateReport:
         """Probe once. A failing probe changes nothing, in all processes; but if the first one fails, it raises."""
-        self._before, self._begun, self._params = copy(self.state), True, params
-        before, started = self.state.allowed, time.perf_counter()
+        before, started = copy(self.state), time.perf_counter()
+        self._before = before
         failure: ValueError | None = None
         try:
-            self._follow(read)
+            self._follow(read, params)
         except ValueError as error:
             failure = error
         except BaseException:
-            self.state = self._before
+            self.state = before
             self.reset()
             raise
         if not isinstance(failure, AbsentError):  # otherwise try again at the next step
@@ -119,14 +116,14 @@ class Prober:
                 self.reset()
                 raise failure
         skipped = () if failure is None else (f"a curvature probe was skipped: {failure}",)
-        notes = (*skipped, *self.state.diagnostics(before))
+        notes = (*skipped, *self.state.diagnostics(before.allowed))
         return RateReport(self.state.uncertain, self.state.allowed, *self.cost, time.perf_counter() - started, notes)
 
     @torch.no_grad()
-    def _follow(self, read: Read) -> None:
+    def _follow(self, read: Read, params: Sequence[Tensor]) -> None:
         """Read the probe along the present gradient, and update the learning rate with it."""
         state = self.state
-        live, failure = [p for p in self._params if p.requires_grad], self.failure
+        live, failure = [p for p in params if p.requires_grad], self.failure
         probe = self.probe = self.again or Probe(self.pieces, self.micro_batches, params=live, failure=failure)
         reading = read(probe)
         self.cost = probe.cost
@@ -146,10 +143,10 @@ class Prober:
         report, micro_batches = None, float(self.micro_batches or self.state.micro_batches)
         try:
             if (self.pieces or self.again or self.failure) and math.isfinite(gradient):
-                if not self._begun:
+                if self._before is None:
                     report = self.begin(read, params)
                 elif self.probe is not None and not abs(gradient - self._probed) <= CHANGED * gradient:
-                    self._read_anew(read)
+                    self._read_anew(read, params, self._before)
         finally:
             self.reset()
         self.state.micro_batches = micro_batches
@@ -157,16 +154,16 @@ class Prober:
 
     def expect_of_all(self) -> None:
         """A probe is due in all processes: one with nothing to probe reports that, so that the others do not wait for it."""
-        if world_size() > 1 and not (self._begun or self.pieces or self.again or self.failure):
+        if self._before is None and not (self.pieces or self.again or self.failure):
             self.failure = AbsentError("no training pass was seen in it; call watch() or observe() in all processes")
 
-    def _read_anew(self, read: Read) -> None:
+    def _read_anew(self, read: Read, params: Sequence[Tensor], before: RateState) -> None:
         """Replace the first reading. It is kept if weights in the probe's graph have changed since."""
-        first, self.state = self.state, copy(self._before)
+        first, self.state = self.state, copy(before)
         for name in KEPT:
             setattr(self.state, name, getattr(first, name))
         try:
-            self._follow(read)
+            self._follow(read, params)
         except NothingToReadError:
             pass
         except (RuntimeError, ValueError):
@@ -178,11 +175,11 @@ class Prober:
 def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_state: RateState) -> Reading:
     """Probe along Dg, with D and g of the coming step: g is `.grad`, or the batch's own gradient before there is any."""
     params = probe.params
-    first = isinstance(probe, Probe) and all(p.grad is None for p in params)
-    g = probe.own() if first and isinstance(probe, Probe) else gradients(params, scaler.state)
+    g = probe.own() if isinstance(probe, Probe) and all(p.grad is None for p in params) else gradients(params)
     numbers = sum(real(p.detach()).numel() for p in params)
     rate_state.measure(sharded.length_of([(g, params)]) / max(numbers, 1) ** 0.5)
-    found = {p: (group["betas"][1], rate_state.epsilon(group["eps"])) for group in groups for p in group["params"]}
+    unit = rate_state.gradient
+    found = {p: (group["betas"][1], unit * float(group["eps"])) for group in groups for p in group["params"]}
     options = [found[p] for p in params]
 
     def scaled(i: int, x: Tensor) -> Tensor:

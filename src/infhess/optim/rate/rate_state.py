@@ -14,55 +14,36 @@ from infhess.optim.reports import SKIPPED, Rate, steps_were
 
 @dataclass
 class RateState(Scalars):
-    """The scalars that the rule carries from step to step.
+    """The scalars that the rule carries from step to step."""
 
-    Attributes:
-        steps: number of steps made.
-        log_rate, variance: filtered mean and variance of log √(gᵀDg/hᵀDh); NaN before the first probe.
-        rate: η in use; NaN before the first gradient.
-        rate_at_probe, steps_at_probe: η and the step number at the last curvature probe.
-        slow: 1 once η has reached what curvature allows.
-        largest, weight: max η so far, and Σ max η², for the average.
-        length: usual length of Dg.
-        points: data points per step, a moving average; 0 if unknown.
-        observed: data points seen by `observe` since the last step, if a probe is due.
-        observed_at: the step for which `observe` was last called.
-        gradient: |g|/√n at the last probe, or the largest over all probes; the unit of ε.
-        shortened, skipped, bounded, waiting: number of steps since the last report that were shortened, skipped for a
-            non-finite gradient, bounded by a share of |w|, and not made because no gradient was seen yet.
-        micro_batches: calls of `observe` for the last step; more than one means gradient accumulation.
-        differences: 1 once double backward has failed: from then on probes are differences of gradients.
-        lead: moving average of ⟨g, z − x⟩; negative while the loss falls from the average towards the newest iterate.
-        noisy: number of steps with a positive lead, which noise dominates.
-        averaged: 1 in a checkpoint that was saved while the averaged weights were in the model.
-        tokens: tokens per step, a moving average; the number of points where there are none.
-
-    """
-
-    steps: float = 0.0
-    log_rate: float = math.nan
-    variance: float = FILTER.noise
-    rate: float = math.nan
-    rate_at_probe: float = math.nan
-    steps_at_probe: float = 0.0
-    slow: float = 0.0
-    largest: float = 0.0
-    weight: float = 0.0
-    length: float = math.nan
-    points: float = 0.0
-    observed: float = 0.0
-    observed_at: float = 0.0
-    gradient: float = 0.0
+    steps: float = 0.0  # number of steps made
+    log_rate: float = math.nan  # filtered mean of log √(gᵀDg/hᵀDh); NaN before the first probe
+    variance: float = FILTER.noise  # of that mean
+    rate: float = math.nan  # η in use; NaN before the first gradient
+    rate_at_probe: float = math.nan  # η at the last curvature probe
+    steps_at_probe: float = 0.0  # the number of that step
+    slow: float = 0.0  # 1 once η has reached what curvature allows
+    largest: float = 0.0  # max η so far
+    weight: float = 0.0  # Σ max η², for the average
+    length: float = math.nan  # usual length of Dg
+    points: float = 0.0  # data points per step, a moving average; 0 if unknown
+    observed: float = 0.0  # data points seen by `observe` since the last step, if a probe is due
+    observed_at: float = 0.0  # the step for which `observe` was last called
+    gradient: float = 0.0  # |g|/√n at the last probe, or the largest over all probes; the unit of ε
+    # Since the last report, steps that were shortened, skipped for a gradient that is not finite, bounded by a share of |w|,
+    # and not made because no gradient was seen yet.
     shortened: float = 0.0
     skipped: float = 0.0
     bounded: float = 0.0
     waiting: float = 0.0
-    micro_batches: float = 1.0
-    averaged: float = 0.0
-    differences: float = 0.0
-    lead: float = 0.0
-    noisy: float = 0.0
-    tokens: float = 0.0
+    micro_batches: float = 1.0  # calls of `observe` for the last step; more than one means gradient accumulation
+    averaged: float = 0.0  # 1 in a checkpoint that was saved while the averaged weights were in the model
+    differences: float = 0.0  # 1 once double backward has failed: from then on probes are differences of gradients
+    lead: float = (
+        0.0  # moving average of ⟨g, z − x⟩; negative while the loss falls from the average to the newest iterate
+    )
+    noisy: float = 0.0  # number of steps with a positive lead, which noise dominates
+    tokens: float = 0.0  # tokens per step, a moving average; the number of points where there are none
 
     rule = RATE_FREE  # depends on the scaling in use; without an annotation it is not part of a checkpoint
 
@@ -138,9 +119,10 @@ class RateState(Scalars):
         """
         self.steps += 1
         self.observed = 0.0
-        if self.rule.growth * self.rate > self.allowed and self.steps > self.rule.settled:
+        allowed = self.allowed
+        if self.rule.growth * self.rate > allowed and self.steps > self.rule.settled:
             self.slow = 1.0
-        self.rate = min(self._growth * self.rate, self.allowed)
+        self.rate = min(self._growth * self.rate, allowed)
         if not length > 0:
             return self.rate
         usual = self.length if self.length > 0 else length
@@ -164,10 +146,6 @@ class RateState(Scalars):
         """Record the root mean square of the gradient at a probe, the unit of ε."""
         if 0 < gradient < math.inf:
             self.gradient = max(gradient, self.gradient if self.rule.largest_gradient else 0.0)
-
-    def epsilon(self, relative: float) -> float:
-        """Adam's ε, from its value relative to the gradient."""
-        return float(relative) * self.gradient
 
     def check_observed(self) -> None:
         """Refuse a step before any training pass was seen; warn if none was seen for long."""
@@ -194,10 +172,6 @@ class RateState(Scalars):
         """Skip a step for lack of a rate or of a finite gradient; the next batch may be probed again."""
         self.waiting += finite
         self.skipped += not finite
-        self.observed, self.observed_at = 0.0, self.steps
-
-    def wait(self) -> None:
-        """Skip a step while the scaling learns from its gradient."""
         self.observed, self.observed_at = 0.0, self.steps
 
     def average(self, scale: float) -> None:

@@ -38,10 +38,6 @@ class DiagonalScaling(GradientScaling):
         counted(step.owns)
         return directions(step.owns, [age + 1 for age in step.ages], step.beta, step.eps, step.grads)
 
-    def flops(self, shape: Sequence[int]) -> int:
-        """A few per entry."""
-        return 6 * math.prod(shape)
-
 
 def divided(squares: Tensor, count: float, beta: float, eps: float, g: Tensor, x: Tensor) -> Tensor:
     """x/(√v̂ + ε), where v̂ includes g as its `count`-th gradient."""

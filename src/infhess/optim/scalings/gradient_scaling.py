@@ -77,15 +77,7 @@ class GradientScaling(ABC):
     def directions(self, step: Gradients) -> list[Tensor]:
         """D g for each parameter; updates their state."""
 
-    @abstractmethod
-    def flops(self, shape: Sequence[int]) -> int:
-        """Multiplications and additions per step for a parameter of this shape, in the long run."""
-
     def shapes(self, w: Tensor) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the state tensors of a real parameter."""
         found = self.fresh(torch.empty(w.shape, dtype=w.dtype, device="meta"))
         return {name: tuple(t.shape) for name, t in found.items()}
-
-    def numbers(self, shape: Sequence[int]) -> int:
-        """Number of state entries for a parameter of this shape."""
-        return sum(t.numel() for t in self.fresh(torch.empty(tuple(shape), device="meta")).values())

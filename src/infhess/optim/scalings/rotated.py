@@ -134,10 +134,6 @@ class RotatedScaling(GradientScaling):
         if refresh_is_due(step):
             refresh(own, share)
 
-    def flops(self, shape: Sequence[int]) -> int:
-        """Four products of the matrix with a basis, two for each side."""
-        return math.prod(shape) * (6 + 4 * sum(side.length for side in sides(shape)))
-
 
 def as_matrix(g: Tensor) -> Tensor:
     """The gradient as a matrix, (out, in · k · k)."""

@@ -33,13 +33,14 @@ class Scaler:
             self.scaling.begin([own], [self._seen(g, p)], self._share(p, i))
             self._keep(p, own)
 
-    def directions(self, part: Live, ages: list[float], eps: float) -> list[Tensor]:
+    def directions(self, part: Live, eps: float) -> list[Tensor]:
         """Dg of each parameter; updates the state."""
         beta = part.group["betas"][1]
         if not self._any_sharded:
-            return self.scaling.directions(Gradients([self.state[p] for p in part.params], ages, part.grads, beta, eps))
+            return self.scaling.directions(Gradients(part.owns, part.ages, part.grads, beta, eps))
         found = []
-        for i, (g, p, age) in enumerate(zip(part.grads, part.params, ages)):  # one by one: one is gathered at a time
+        # One by one, so that one is gathered at a time.
+        for i, (g, p, age) in enumerate(zip(part.grads, part.params, part.ages)):
             own = self._own(p)
             step = Gradients([own], [age], [self._seen(g, p)], beta, eps, self._share(p, i))
             (d,) = self.scaling.directions(step)

@@ -10,27 +10,38 @@ from util import F64, close, randn
 
 K, STEPS = 3, 60
 C, RATES = randn(STEPS, K), 0.1 + randn(STEPS, seed=1).abs()
+SHARES = randn(STEPS, seed=4).abs().clamp(max=1)
 VALUES, WEIGHTS = 1 + randn(K, seed=2).abs(), randn(K, seed=3).abs()
 
 
 def test_gradients_are_compared_with_the_next_free_of_a_mean_of_8_and_16_steps_before():
-    kicks, answers, expected = _correlations(C, RATES, VALUES, WEIGHTS)
+    kicks, answers, expected = _correlations(C, RATES, SHARES, VALUES, WEIGHTS)
     steps = range(16, STEPS - 1)
     close(kicks, torch.stack([C[t] - C[t - 8] for t in steps]), 1e-12)
     close(answers, torch.stack([C[t + 1] - C[t - 16] for t in steps]), 1e-12)
-    close(expected, torch.stack([-RATES[t] / 4 * WEIGHTS * VALUES * (C[t] - C[t - 8]) for t in steps]), 1e-12)
+    close(
+        expected, torch.stack([-RATES[t] * SHARES[t] / 4 * WEIGHTS * VALUES * (C[t] - C[t - 8]) for t in steps]), 1e-12
+    )
 
 
 @pytest.mark.parametrize(("decay", "weight"), [(0.5, 1.0), (0.9, 0.1)])
 def test_displacements_are_those_of_momentum(decay, weight):
     v, d = torch.zeros(K, dtype=F64), []
     for t in range(STEPS):
-        v = decay * v + weight * WEIGHTS * C[t]
+        v = decay * v + weight * WEIGHTS * SHARES[t] * C[t]
         d.append(-RATES[t] * v)
-    moves, changes, expected = _displacements(C, RATES, VALUES, WEIGHTS, decay, weight)
+    moves, changes, expected = _displacements(C, RATES, SHARES, VALUES, WEIGHTS, decay, weight)
     close(moves, torch.stack(d[:-2]), 1e-5)  # what is left of a gradient is followed down to a millionth
     close(changes, C[2:] - C[1:-1], 1e-12)
     close(expected, VALUES * torch.stack(d[1:-1]), 1e-5)
+
+
+@pytest.mark.parametrize(("shortened", "bounded"), [(0, False), (20, False), (21, True), (80, True)])
+def test_a_quarter_of_the_last_80_steps_may_be_shortened(shortened, bounded):
+    drift = Drift()
+    for t in range(300):
+        drift.see(C[0], {"lr": 1.0}, share=0.5 if t < 100 or t >= 300 - shortened else 1.0)
+    assert drift.bounded() is bounded
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

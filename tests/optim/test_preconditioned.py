@@ -141,6 +141,31 @@ def test_the_rate_given_does_not_matter_and_schedules_do():
     assert float((end(1.0, falling) - end(1.0, constant)).norm()) > 0.1
 
 
+@pytest.mark.parametrize("factor", [4.0, 10.0, 30.0])
+def test_due_when_curvature_has_grown_so_much_that_steps_are_bounded(factor):
+    """Gradients change sign at each step then: data in units of its own, and 64 points per batch."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(4096, 6, generator=g) * torch.logspace(1, -1, 6)
+    y = x.sum(1) + 0.5 * torch.randn(4096, generator=g)
+    batches, scale = list(zip(x.split(64), y.split(64))), [1.0]
+    w = torch.nn.Parameter(torch.zeros(6))
+
+    def loss(batch):
+        return scale[0] * (batch[0] @ w - batch[1]).square().mean()
+
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.1))
+    opt.update(loss, batches)
+    for t in range(250):
+        assert t < 150 or scale[0] > 1 or not opt.due
+        scale[0] = factor if t >= 150 else 1.0
+        stepped(opt, loss, batches[t % 64])
+    assert opt.due
+    opt.update(loss, batches)
+    for t in range(100):
+        stepped(opt, loss, batches[t % 64])
+    assert not opt.due
+
+
 @fast_and_long("length", 500, 1500)
 @pytest.mark.parametrize(
     ("momentum", "factor", "expected"),

@@ -67,8 +67,10 @@ class Wrapper(CurvatureOptimizer):
         """Whether curvature along the steps has left the prediction, so that another `update` is due."""
         if not self._state.directions:
             return False
-        own = self._learnt.blocks
-        return self._learnt.drift.due(torch.cat([o.values for o in own]), torch.cat([o.gain for o in own]))
+        own, drift = self._learnt.blocks, self._learnt.drift
+        if drift.bounded() and not self._state.nonconvex:  # in nets steps are bounded by |w|
+            return True
+        return drift.due(torch.cat([o.values for o in own]), torch.cat([o.gain for o in own]))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base. Everything learnt is forgotten: it was about another set of parameters."""

@@ -19,6 +19,8 @@ WINDOW, FEWEST = 1024, 80
 LAG = 8
 # With more momentum than this, successive displacements say more than successive gradients.
 HEAVY = 0.25
+# Share of the last steps that the bound on steps may shorten: predicted curvature would let gradients fall.
+BOUNDED = 0.25
 
 
 class Drift:
@@ -29,45 +31,53 @@ class Drift:
     there; differences to gradients LAG and 2·LAG steps earlier remove a slowly moving mean. With momentum, the displacement
     d₀ of one step predicts the next, d₁, but not the noise in c₂ − c₁ = σd₁ + noise, so d₀·(c₂ − c₁) has the mean of d₀·σd₁.
     A step only records c, on the device; `due` does the sums.
+
+    Curvature far above the prediction makes gradients grow until the bound on steps holds them. They change sign from step to
+    step then, which differences over an even number of steps do not see; that many steps are shortened tells it.
     """
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[Tensor, Any]] = deque(maxlen=WINDOW)  # c and learning rate of each step
+        self._seen: deque[tuple[Tensor, Any, float]] = deque(maxlen=WINDOW)  # c, learning rate, and share, of each step
         self._momentum = Momentum(0.0, 1.0)
 
-    def see(self, c: Tensor, group: Group) -> None:
-        """Record c, learning rate and momentum of one step."""
-        self._seen.append((c, group.get("lr", math.nan)))
+    def see(self, c: Tensor, group: Group, share: float = 1.0) -> None:
+        """Record c, learning rate and momentum of one step, and by which share a bound on steps has shortened it."""
+        self._seen.append((c, group.get("lr", math.nan), share))
         self._momentum = momentum_of(group)
+
+    def bounded(self) -> bool:
+        """Whether many of the last steps were shortened."""
+        last = [share for _, _, share in self._seen][-FEWEST:]
+        return sum(share < 1 for share in last) > BOUNDED * FEWEST
 
     def due(self, values: Tensor, gain: Tensor) -> bool:
         """Whether curvature along the steps is significantly above twice or below half of what `values` predict."""
         if len(self._seen) < FEWEST:
             return False
-        c = torch.stack([c for c, _ in self._seen]).to(torch.float64)
-        rates = torch.tensor([float(rate) for _, rate in self._seen], dtype=c.dtype, device=c.device)
+        c = torch.stack([c for c, _, _ in self._seen]).to(torch.float64)
+        rates, shares = (torch.tensor([float(s[i]) for s in self._seen]).to(c) for i in (1, 2))
         weights = (1 - gain).to(c)
         compare = _displacements if self._momentum.decay > HEAVY else _correlations
-        z, seen, expected = compare(c, rates, values.to(c), weights, *self._momentum)
+        z, seen, expected = compare(c, rates, shares, values.to(c), weights, *self._momentum)
         return _certainly_off(z, seen, expected, weights)
 
 
 def _correlations(
-    c: Tensor, rates: Tensor, values: Tensor, weights: Tensor, *_: float
+    c: Tensor, rates: Tensor, shares: Tensor, values: Tensor, weights: Tensor, *_: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients, the next gradients, and the predicted effect of the noise of the former on the latter; moving mean removed."""
     kick, answer = c[2 * LAG : -1] - c[LAG : -LAG - 1], c[2 * LAG + 1 :] - c[: -2 * LAG - 1]
-    return kick, answer, -0.25 * rates[2 * LAG : -1, None] * weights * values * kick
+    return kick, answer, -0.25 * (rates * shares)[2 * LAG : -1, None] * weights * values * kick
 
 
 def _displacements(
-    c: Tensor, rates: Tensor, values: Tensor, weights: Tensor, decay: float, weight: float
+    c: Tensor, rates: Tensor, shares: Tensor, values: Tensor, weights: Tensor, decay: float, weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Displacements, the change of the gradient over the next displacement, and the prediction of that change."""
     # v ← decay·v + weight·g, as a convolution with powers of the decay.
     reach = min(len(c), math.ceil(math.log(1e-6) / math.log(decay)))
     left = decay ** torch.arange(reach - 1, -1, -1, dtype=c.dtype, device=c.device)
-    pushes = torch.nn.functional.pad((weight * weights * c).mT[:, None], (reach - 1, 0))
+    pushes = torch.nn.functional.pad((weight * weights * c * shares[:, None]).mT[:, None], (reach - 1, 0))
     v = torch.nn.functional.conv1d(pushes, left[None, None])[:, 0].mT
     d = -rates[:, None] * v
     return d[:-2], c[2:] - c[1:-1], values * d[1:-1]

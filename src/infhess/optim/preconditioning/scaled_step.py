@@ -69,7 +69,7 @@ def _preconditioned_step(
     base: torch.optim.Optimizer, learnt: PreconditionerState, params: list[Tensor], grads: Grads
 ) -> None:
     """Give the base P²g instead of g."""
-    state, scaled, seen = learnt.controller, grads, None
+    state, scaled, seen, share = learnt.controller, grads, None, 1.0
     # If the base keeps its own rate, P² includes its factor; otherwise the rate does.
     factor = state.factor if math.isnan(state.step) else 1.0
     if state.directions:
@@ -81,8 +81,9 @@ def _preconditioned_step(
         if not math.isfinite(size):
             state.skipped += 1
             return
+        share = min(1.0, state.limit / size) if size else 1.0
     if seen is not None:
-        learnt.drift.see(seen, base.param_groups[0])
+        learnt.drift.see(seen, base.param_groups[0], share)
     for p, g in zip(params, scaled):
         p.grad = g
     bare_step(base)

@@ -117,6 +117,21 @@ def test_around_adamw_the_decay_stays_outside():
     close(ends[1], ends[0] - 0.01 * 0.3 * before, 1e-10)
 
 
+@pytest.mark.parametrize(("weight_decay", "noted"), [(0.0, False), (1e-9, False), (1e-3, True)])
+def test_weight_decay_that_takes_much_of_the_weights_is_noted(weight_decay, noted):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(512, 6, generator=g, dtype=F64) * torch.logspace(0, -2, 6, dtype=F64)
+    w = torch.nn.Parameter(torch.ones(6, dtype=F64))
+    opt = infhess.Preconditioned(torch.optim.SGD([w], lr=0.01, weight_decay=weight_decay))
+    report = opt.update(lambda b: (b @ w - b.sum(1)).square().mean(), x.split(64))
+    assert any("weight decay takes" in note for note in report.notes) is noted
+    if noted:
+        share, before = float(report.notes[-1].split("%")[0].split()[-1]) / 100, w.detach().clone()
+        w.grad = torch.zeros_like(w)
+        opt.step()
+        close((before - w.detach()) / before, torch.full((6,), share, dtype=F64), 0.01)
+
+
 def test_dense_reference_of_the_scaling():
     from infhess.preconditioners.scaling import Block, Scaling
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import as_vectors, count
+from infhess._checks import as_vectors, count, generator_on
 from infhess._distributed import mean_over_processes, world_size
 from infhess._precision import full_precision
 from infhess.curvature.batch_curvature import BatchCurvature, BatchDifference, BatchHessian
@@ -151,6 +151,15 @@ class BatchSource(BatchProducts):
                 yield piece.chunk, local.points, (self.product(local, q.vector()) for q in questions)
 
 
+def check_loss(loss: Any, products: str = "exact", generator: Any = None) -> None:
+    """Check what the curvature of a loss is computed with, before anything is."""
+    if not callable(loss):
+        raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
+    if products not in ("exact", "difference"):
+        raise ValueError(f'products: expected "exact" or "difference", got {products!r}')
+    generator_on(generator)
+
+
 class Hessian(BatchSource):
     """The Hessian of a loss, from mini-batches.
 
@@ -183,10 +192,7 @@ class Hessian(BatchSource):
         points: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        if not callable(loss):
-            raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
-        if products not in ("exact", "difference"):
-            raise ValueError(f'products: expected "exact" or "difference", got {products!r}')
+        check_loss(loss, products)
         super().__init__(params, batches, split, generator)
         self.loss, self.kind, self._points = loss, products, 0 if points is None else count(points, "points")
         self.split = split and points is None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from infhess._checks import small_dtype
 from infhess.curvature.batch_curvature import derivative, scalar
+from infhess.curvature.batch_source import check_loss
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import Flat
 from infhess.curvature.no_side_effects import no_side_effects
@@ -28,8 +29,7 @@ class Objective:
     """L(w) = mean of loss(batch) over data points; vectors are in double precision, whatever the parameters' dtype."""
 
     def __init__(self, loss: Callable[[Batch], Tensor], params: Iterable[Tensor]) -> None:
-        if not callable(loss):
-            raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
+        check_loss(loss)
         self.loss, self.flat = loss, Flat(params)
         self.size, self.wide = self.flat.size, small_dtype(self.flat.device)
 

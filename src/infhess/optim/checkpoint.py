@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -21,6 +21,7 @@ from infhess.optim.graph_step import graph_step, numbered
 from infhess.optim.sharded import is_sharded
 
 Loss = Callable[[Batch], Tensor]  # mean loss of a batch
+CHECKPOINT = 'state_dict: expected what state_dict() returns, a dict with "state" and "param_groups"'
 Some = TypeVar("Some", bound="Scalars")
 
 
@@ -40,6 +41,13 @@ class Scalars:
             got, most = len(tensor), len(names)
             raise ValueError(f"state_dict: expected up to {most} numbers, got {got}; is it of another version?")
         return cls(**dict(zip(names, tensor.tolist())))
+
+
+def _whole(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """The checkpoint, if it has both of its parts."""
+    if missing := {"state", "param_groups"} - state_dict.keys():
+        raise ValueError(f"{CHECKPOINT}, got none of {', '.join(sorted(missing))}")
+    return state_dict
 
 
 def params_of(groups: Iterable[dict[str, Any]]) -> list[Tensor]:
@@ -93,8 +101,10 @@ class CurvatureOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint; if it does not fit, nothing changes."""
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"{CHECKPOINT}, got {type(state_dict).__name__}")
         # Runs after the user's own hooks.
-        hook = self.register_load_state_dict_pre_hook(lambda _, given: self._accept(given))
+        hook = self.register_load_state_dict_pre_hook(lambda _, given: self._accept(_whole(given)))
         try:
             super().load_state_dict(state_dict)
         finally:

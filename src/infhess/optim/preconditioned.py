@@ -15,9 +15,10 @@ from infhess._checks import count
 from infhess._distributed import world_size
 from infhess._precision import full_precision
 from infhess.curvature.batch_curvature import DoubleBackwardError
+from infhess.curvature.batch_source import check_loss
 from infhess.curvature.batches import Batch
 from infhess.curvature.training_pass import GRAPHS, TrainingPass
-from infhess.optim.base_optimizers import rate_is_known
+from infhess.optim.base_optimizers import decay, rate_is_known
 from infhess.optim.checkpoint import Loss
 from infhess.optim.controllers import convex_rule, nonconvex
 from infhess.optim.controllers.context import Context
@@ -32,6 +33,8 @@ METHODS = ("curvature", "paper")
 STEP_LENGTHS = ("measured", "paper", "keep")
 # With more parameters than this it is a net: only the learning rate follows curvature, and no mean of iterates is kept.
 LARGE = 100_000
+# Weight decay by more than this share of the weights per step is worth a note.
+MUCH = 0.01
 
 
 class Preconditioned(Wrapper):
@@ -153,6 +156,7 @@ class Preconditioned(Wrapper):
         Returns a report if anything was estimated; its data_points are 0, since training reads all batches anyway.
         """
         self._outside_watch("observe")
+        check_loss(loss, products, generator)
         if not self._observed:
             self._check_observable()
         points = None if points is None else count(points, "points")
@@ -233,7 +237,7 @@ class Preconditioned(Wrapper):
         except BaseException as error:
             self._observed.clear()
             self._acted = 0
-            if not (state.active or isinstance(error, DoubleBackwardError)):
+            if not (state.active or isinstance(error, DoubleBackwardError | TypeError)):
                 state.active, state.step = 1.0, 0.0  # no step is made until a learning rate is known
             raise
         self._follow(decision)
@@ -245,8 +249,18 @@ class Preconditioned(Wrapper):
 
     def _tell(self, report: Report) -> Report:
         """Store and return a report, with earlier notes that were not returned yet."""
-        self.report, self._unread = replace(report, notes=(*self._unread, *report.notes)), ()
+        notes = *self._unread, *report.notes, *self._note_on_decay()
+        self.report, self._unread = replace(report, notes=notes), ()
         return self.report
+
+    def _note_on_decay(self) -> Iterator[str]:
+        rate = self._state.step * self._state.factor
+        share = rate * decay(self.base, self._learnt.root)
+        if share > MUCH:
+            yield (
+                f"weight decay takes {share:.0%} off the weights at each step: it acts outside of P, at a rate of {rate:.3g}; "
+                "if it stands for a penalty, put that into the loss"
+            )
 
     def _is_net(self, seen: list[Observed]) -> bool:
         """Whether the rule for nets applies: it never evaluates the loss again, and is the only one for several processes."""

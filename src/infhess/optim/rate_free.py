@@ -17,7 +17,7 @@ from infhess._checks import count
 from infhess._distributed import any_process, world_size
 from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_curvature import DoubleBackwardError
-from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batch_source import Hessian, check_loss
 from infhess.curvature.batches import Batch, sizes_of
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
@@ -146,6 +146,7 @@ class RateFree(AveragingOptimizer, Joinable):
         """
         self._outside("observe")
         self._outside_watch("observe")
+        check_loss(loss, products, generator)
         sharded.check_whole(self._params() if self._sharded else (), "RateFree.observe")
         prober, params = self._prober, self._params
         if not prober.expects(sizes_of, batch, points) or not self._ready:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from infhess._precision import full_precision, full_precision_step
-from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batch_source import Hessian, check_loss
 from infhess.curvature.batches import Batch
 from infhess.lowrank import Operator
 from infhess.optim.base_optimizers import adaptive, bare_step, made_with_rate
@@ -147,8 +147,7 @@ class Wrapper(CurvatureOptimizer):
         """The curvature of the objective: of −loss if the base maximises. Options are those of `Hessian`."""
         params = self._params()
         check_whole(params, "Preconditioned")
-        if not callable(loss):
-            raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
+        check_loss(loss)
         signs = {bool(group.get("maximize", False)) for group in self.param_groups}
         if len(signs) > 1:
             raise ValueError("expected all groups to minimise, or all to maximise")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import groupby
 from typing import Any
 
@@ -235,6 +236,6 @@ def fits(tensor: Tensor, size: int) -> bool:
 
 
 def like_of(params: list[Tensor]) -> Tensor:
-    """An empty tensor for flat vectors: at least single precision, on the device of the first parameter."""
-    first = real(params[0].detach())
-    return torch.empty(0, dtype=torch.promote_types(first.dtype, torch.float32), device=first.device)
+    """An empty tensor for flat vectors: in the widest dtype, at least single precision, where the first parameter is."""
+    widest = reduce(torch.promote_types, {p.dtype for p in params}, torch.float32)
+    return torch.empty(0, dtype=widest.to_real(), device=params[0].device)

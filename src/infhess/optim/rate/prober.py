@@ -125,8 +125,10 @@ class Prober:
         state = self.state
         live, failure = [p for p in params if p.requires_grad], self.failure
         probe = self.probe = self.again or Probe(self.pieces, self.micro_batches, params=live, failure=failure)
-        reading = read(probe)
-        self.cost = probe.cost
+        try:
+            reading = read(probe)
+        finally:
+            self.cost = probe.cost
         seen = all_reduce_mean([state.observed, float(self.tokens)], probe.params[0].device)
         state.count_points(*(world_size() * number for number in seen))
         self._probed = reading.gradient

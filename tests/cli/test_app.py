@@ -65,6 +65,7 @@ def test_bad_input_ends_with_status_2_and_one_line(tmp_path, monkeypatch):
     (tmp_path / "other/rows.csv").write_text("a,b\n1,2\n")
     monkeypatch.chdir(tmp_path)
     assert "choose another --out" in run_here("demo", "--out", "other", status=2)
+    assert "choose another --out" in run_here("demo", "--out", "file/demo", status=2)
     assert (tmp_path / "other/rows.csv").read_text() == "a,b\n1,2\n"
     run_here("demo", "--seed", "-1", status=2)
     run_here("paint", status=2)

@@ -57,7 +57,7 @@ def summarised(rows: Path, text: str) -> None:
 def not_installed(absent: Mapping[str, str]) -> None:
     """One line for each method that is left out."""
     for method, package in absent.items():
-        print(f"not installed, so not run: {method} (pip install '{package}')")
+        print(f"{package} is not installed, so not run: {method} (pip install 'infhess[bench]')")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

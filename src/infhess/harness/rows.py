@@ -47,7 +47,10 @@ class RowFile:
         self.path = folder / "rows.csv"
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder}: expected a folder for rows and figures, got a file; choose another --out")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"{folder}: cannot be made ({error.strerror}); choose another --out") from error
         if fresh:
             set_aside(self.path)
         self.rows = list(self._read())

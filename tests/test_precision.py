@@ -103,7 +103,7 @@ PLAIN = {
     "Spectrum.interval", "Spectrum.upper", "Rate.interval", "RateReport.as_dict", "Report.as_dict",
     "Wrapper.add_param_group", "Wrapper.reset", "Wrapper.allocate", "Wrapper.state_dict", "CurvatureOptimizer.load_state_dict",
     "CurvatureOptimizer.profile_hook_step",  # what it returns calls a guarded step
-    "Preconditioned.reset", "Preconditioned.zero_grad", "RateFree.zero_grad",
+    "Preconditioned.reset", "CurvatureOptimizer.zero_grad",
     "BatchProducts.note", "Density.as_dict", "Density.to_pandas", "Share.as_dict",
     "Density.cdf", "Density.interval", "Density.plot", "Share.interval",
     "Minimum.gap_upper", "Minimum.plot", "BatchProducts.count_products",

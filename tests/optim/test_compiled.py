@@ -114,7 +114,7 @@ def test_steps_with_directions(base, blocks):
             opt.zero_grad()
             loss_of(model)(next(stream)).backward()
             step()
-        ends.append((weights(model), len(opt._learnt.drift._seen)))
+        ends.append((weights(model), len(opt._preconditioner_state.drift._seen)))
     assert same(ends[0][0], ends[1][0])
     assert ends[0][1] == ends[1][1] > 0
 

@@ -197,7 +197,7 @@ def test_checkpoints_of_version_0_1_load(known):
     other.load_state_dict(model.state_dict())
     again = infhess.Preconditioned(BASES["sgd"](other.parameters()), rank=3)
     again.load_state_dict(saved)
-    assert bool(again._learnt.blocks) == known
+    assert bool(again._preconditioner_state.blocks) == known
     steps(model, opt, 3)
     steps(other, again, 3)
     assert same(weights(model), weights(other))

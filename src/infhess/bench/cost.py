@@ -73,7 +73,7 @@ def step_rows(template: Row, threads: int, rank: int, width: float) -> list[Row]
     extra = median(a - b for a, b in pairs)
     # U and g are read for Uᵀg, and again for g − U(…), which is written.
     bound = (2 * rank + 3) * net.size * 4 / bandwidth
-    held = sum(own.basis.numel() * own.basis.element_size() for own in opt._learnt.blocks)
+    held = sum(own.basis.numel() * own.basis.element_size() for own in opt._preconditioner_state.blocks)
     measured = {
         f"step at rank {rank} / gradient": extra / gradient,
         f"step at rank {rank} / bound": extra / bound,

@@ -121,7 +121,7 @@ class Preconditioned(Wrapper):
         source = self._source(loss, batches, split=split, products=products, generator=generator)
         if self.step_length == "measured" and rate_is_known(self.base):
             self._check_rates()
-        sizes = self._learnt.block_sizes(self.param_groups)
+        sizes = self._preconditioner_state.block_sizes(self.param_groups)
         kinds = self.blocks, self.method, self.step_length
         update = Update(self.base, state, sizes, min(self.rank, sum(sizes)), *kinds, self.steps)
         found = update.estimate(source)
@@ -195,7 +195,7 @@ class Preconditioned(Wrapper):
         return len(self._observed)
 
     @property
-    def _drives(self) -> bool:
+    def _watches_closures(self) -> bool:
         """Whether closures are watched: nothing else is in use yet, or the learning rate already follows curvature in a net."""
         state = self._state
         able = self.method == "curvature" and self.step_length == "measured" and rate_is_known(self.base)
@@ -255,7 +255,7 @@ class Preconditioned(Wrapper):
 
     def _note_on_decay(self) -> Iterator[str]:
         rate = self._state.step * self._state.factor
-        share = rate * decay(self.base, self._learnt.root)
+        share = rate * decay(self.base, self._preconditioner_state.root)
         if share > MUCH:
             yield (
                 f"weight decay takes {share:.0%} off the weights at each step: it acts outside of P, at a rate of {rate:.3g}; "
@@ -272,10 +272,10 @@ class Preconditioned(Wrapper):
         state, params, seed = self._state, self._params(), int(self._state.steps)
         batch = None if state.nonconvex else concatenated(seen)
         return Context(
-            state, self.base, params, self._learnt.means, batch, points, self.rank, self._pool,
+            state, self.base, params, self._preconditioner_state.means, batch, points, self.rank, self._pool,
             make_source=lambda: seen[-1]._replace(batch=batch).hessian(self._source, seed),
             make_probe=lambda: probe_of(seen, params, self._source, seed, failure),
-            make_scaling=lambda: self._learnt.scaling(self.param_groups),
+            make_scaling=lambda: self._preconditioner_state.scaling(self.param_groups),
         )  # fmt: skip
 
     def _before_step(self) -> None:

@@ -38,12 +38,12 @@ class Wrapper(CurvatureOptimizer):
         super().__init__(base.param_groups, base.defaults)
         self._link(self.param_groups, base.state)
         self.rank = rank or max(1, min(32, LARGEST_BASIS // max(self._size(), 1)))
-        self._learnt = PreconditionerState(self.rank, blocks)
+        self._preconditioner_state = PreconditionerState(self.rank, blocks)
         self._state.base_rate = made_with_rate(self.param_groups)
 
     @property
     def _state(self) -> ControllerState:
-        return self._learnt.controller
+        return self._preconditioner_state.controller
 
     def _size(self) -> int:
         """Number of real entries in all parameters."""
@@ -59,7 +59,7 @@ class Wrapper(CurvatureOptimizer):
     @full_precision
     def preconditioner(self) -> Operator:
         """P² as an operator on flat gradients, in the order of the parameters; the identity before the first estimate."""
-        return self._learnt.scaling(self.param_groups).operator()
+        return self._preconditioner_state.scaling(self.param_groups).operator()
 
     @property
     @full_precision
@@ -67,7 +67,7 @@ class Wrapper(CurvatureOptimizer):
         """Whether curvature along the steps has left the prediction, so that another `update` is due."""
         if not self._state.directions:
             return False
-        own, drift = self._learnt.blocks, self._learnt.drift
+        own, drift = self._preconditioner_state.blocks, self._preconditioner_state.drift
         if drift.bounded() and not self._state.nonconvex:  # in nets steps are bounded by |w|
             return True
         return drift.due(torch.cat([o.values for o in own]), torch.cat([o.gain for o in own]))
@@ -82,7 +82,7 @@ class Wrapper(CurvatureOptimizer):
 
     def reset(self) -> None:
         """Forget all that was learnt: until the next estimate this equals its base again."""
-        self._learnt.reset(self._state.base_rate)
+        self._preconditioner_state.reset(self._state.base_rate)
         for entry in [entry for entry in self.state.values() if isinstance(entry, dict)]:
             for name in [key for key in entry if str(key).startswith(PREFIX)]:
                 del entry[name]
@@ -90,9 +90,9 @@ class Wrapper(CurvatureOptimizer):
 
     def allocate(self) -> None:
         """Allocate directions now: distributed checkpoints only load into tensors that exist."""
-        self._learnt.allocate(self.param_groups)
-        if adaptive(self.base) and self._learnt.root is None:
-            self._learnt.root = torch.ones(self._size()).to(like_of(self._params()))
+        self._preconditioner_state.allocate(self.param_groups)
+        if adaptive(self.base) and self._preconditioner_state.root is None:
+            self._preconditioner_state.root = torch.ones(self._size()).to(like_of(self._params()))
         self._publish()
 
     # ---- a step
@@ -103,7 +103,7 @@ class Wrapper(CurvatureOptimizer):
         loss = None
         if closure is not None:
             with torch.enable_grad():
-                loss = self._run(closure) if self._drives else closure()
+                loss = self._run(closure) if self._watches_closures else closure()
         self._outside_watch("step")  # a closure may end it, as Lightning's does
         if self._micro_batches:
             self._before_step()
@@ -111,13 +111,13 @@ class Wrapper(CurvatureOptimizer):
             bare_step(self.base)
         else:
             with torch.no_grad():
-                scaled_step(self.base, self._learnt)
+                scaled_step(self.base, self._preconditioner_state)
         if not self._published:
             self._publish()
         return loss
 
     @property
-    def _drives(self) -> bool:
+    def _watches_closures(self) -> bool:
         """Whether the closure's training passes are watched, and decide on the steps."""
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class Wrapper(CurvatureOptimizer):
             for name in ("momentum_buffer", "exp_avg"):
                 if isinstance(self.state.get(p, {}).get(name), Tensor):
                     self.state[p][name].zero_()
-        self._learnt.install(self.param_groups, scaling)
+        self._preconditioner_state.install(self.param_groups, scaling)
         self._published = False
 
     def _follow(self, decision: Decision) -> None:
@@ -151,7 +151,7 @@ class Wrapper(CurvatureOptimizer):
         signs = {bool(group.get("maximize", False)) for group in self.param_groups}
         if len(signs) > 1:
             raise ValueError("expected all groups to minimise, or all to maximise")
-        self._learnt.check_sizes(params)
+        self._preconditioner_state.check_sizes(params)
         minimised = (lambda batch: -loss(batch)) if signs.pop() else loss
         return Hessian(minimised, params, batches, **options)
 
@@ -171,7 +171,7 @@ class Wrapper(CurvatureOptimizer):
         """
         params = self._params()
         ready = [isinstance(self.base, torch.optim.SGD) or bool(self.state.get(p)) for p in params]
-        for p, entries, known in zip(params, self._learnt.entries(params), ready):
+        for p, entries, known in zip(params, self._preconditioner_state.entries(params), ready):
             if known:
                 self.state[p].update(entries)
         self._published = all(ready)
@@ -179,8 +179,8 @@ class Wrapper(CurvatureOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """The base's state and groups, and for each parameter the directions, gains and scalars."""
         base_state, params = self.state, self._params()
-        ours = zip(params, self._learnt.entries(params))
-        both: Any = {**base_state, **{p: {**base_state.get(p, {}), **entries} for p, entries in ours}}
+        own = zip(params, self._preconditioner_state.entries(params))
+        both: Any = {**base_state, **{p: {**base_state.get(p, {}), **entries} for p, entries in own}}
         self.state = both
         try:
             return super().state_dict()
@@ -189,22 +189,22 @@ class Wrapper(CurvatureOptimizer):
 
     def _accept(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Give the base its part of a checkpoint, and hold back the wrapper's until the base has accepted its own."""
-        theirs, ours = split_entries(state_dict["state"])
+        of_base, own = split_entries(state_dict["state"])
         names = params_of(state_dict["param_groups"])  # a checkpoint has indices instead of parameters
         for name, p in zip(names, self._params()):
-            self._learnt.check(name, p, ours.get(name, {}))
-        self._incoming = [ours.get(name, {}) for name in names]
-        return {**state_dict, "state": theirs}
+            self._preconditioner_state.check(name, p, own.get(name, {}))
+        self._incoming = [own.get(name, {}) for name in names]
+        return {**state_dict, "state": of_base}
 
     def _adopt(self, incoming: Any) -> None:
         """Take over what was learnt; if there is nothing, learning rates are those of the bare base."""
         self.reset()
-        self._learnt.adopt(self.param_groups, incoming)
+        self._preconditioner_state.adopt(self.param_groups, incoming)
         if not any(incoming):
             self._state.base_rate = made_with_rate(self.param_groups)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("base", "rank", "blocks", "_learnt")
+        names = ("base", "rank", "blocks", "_preconditioner_state")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

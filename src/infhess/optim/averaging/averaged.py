@@ -224,8 +224,8 @@ class AveragingOptimizer(CurvatureOptimizer):
         groups = state_dict["param_groups"]
         names = params_of(groups)  # a checkpoint has indices instead of parameters
         entries = [state_dict["state"].get(name, {}) for name in names]
-        ours = [{"betas", "eps", "maximize"} <= set(group) and "amsgrad" not in group for group in groups]
-        for group in (group for group, is_ours in zip(groups, ours) if is_ours):
+        known = [{"betas", "eps", "maximize"} <= set(group) and "amsgrad" not in group for group in groups]
+        for group in (group for group, fits in zip(groups, known) if fits):
             # Checkpoints of version 0.1 do not name their scaling: there was only one.
             if (got := group.get("scaling", "diagonal")) != self._scaling.name:
                 raise ValueError(
@@ -233,7 +233,7 @@ class AveragingOptimizer(CurvatureOptimizer):
                     f'load it into RateFree(params, scaling="{got}")'
                 )
         for name, p, given in zip(names, self._params(), entries):
-            if given or not (any(entries) or all(ours)):
+            if given or not (any(entries) or all(known)):
                 self._check(name, p, given)
         self._incoming = entries
 

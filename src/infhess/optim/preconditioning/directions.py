@@ -182,16 +182,16 @@ def _joined(parts: list[Tensor | None], groups: Groups) -> Tensor | None:
 
 def split_entries(state: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Entries]]:
     """Split the entries of a checkpoint into the base's and the wrapper's."""
-    theirs, ours = {}, {}
+    of_base, own = {}, {}
     for name, entry in state.items():
         if not isinstance(entry, dict):
-            theirs[name] = entry
+            of_base[name] = entry
             continue
-        ours[name] = {k: v for k, v in entry.items() if str(k).startswith(PREFIX)}
-        rest = {k: v for k, v in entry.items() if k not in ours[name]}
-        if rest or not ours[name]:
-            theirs[name] = rest
-    return theirs, ours
+        own[name] = {k: v for k, v in entry.items() if str(k).startswith(PREFIX)}
+        rest = {k: v for k, v in entry.items() if k not in own[name]}
+        if rest or not own[name]:
+            of_base[name] = rest
+    return of_base, own
 
 
 # ---- parameters as flat vectors

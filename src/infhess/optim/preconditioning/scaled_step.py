@@ -21,9 +21,9 @@ from infhess.optim.preconditioning.directions import Directions, PreconditionerS
 Grads = Sequence[Tensor | None]
 
 
-def scaled_step(base: torch.optim.Optimizer, learnt: PreconditionerState) -> None:
+def scaled_step(base: torch.optim.Optimizer, preconditioner: PreconditionerState) -> None:
     """Make a step with step·lr/lr₀ instead of lr, if a step length is known and the gradient is finite."""
-    state, groups, scales = learnt.controller, base.param_groups, adaptive(base)
+    state, groups, scales = preconditioner.controller, base.param_groups, adaptive(base)
     params = params_of(groups)
     grads = [p.grad for p in params]
     if any(g is not None and g.is_sparse for g in grads):
@@ -40,7 +40,7 @@ def scaled_step(base: torch.optim.Optimizer, learnt: PreconditionerState) -> Non
     try:
         for group, changed in zip(groups, options):
             group.update(changed)
-        (_redirected_step if scales else _preconditioned_step)(base, learnt, params, grads)
+        (_redirected_step if scales else _preconditioned_step)(base, preconditioner, params, grads)
     finally:
         for p, g in zip(params, grads):
             p.grad = g
@@ -66,14 +66,14 @@ def _options(base: torch.optim.Optimizer, state: ControllerState) -> list[dict[s
 
 
 def _preconditioned_step(
-    base: torch.optim.Optimizer, learnt: PreconditionerState, params: list[Tensor], grads: Grads
+    base: torch.optim.Optimizer, preconditioner: PreconditionerState, params: list[Tensor], grads: Grads
 ) -> None:
     """Give the base P²g instead of g."""
-    state, scaled, seen, share = learnt.controller, grads, None, 1.0
+    state, scaled, seen, share = preconditioner.controller, grads, None, 1.0
     # If the base keeps its own rate, P² includes its factor; otherwise the rate does.
     factor = state.factor if math.isnan(state.step) else 1.0
     if state.directions:
-        scaled, seen = preconditioned(grads, learnt, factor)
+        scaled, seen = preconditioned(grads, preconditioner, factor)
     if state.limit < math.inf:
         # How far a constant gradient moves each parameter in the long run.
         groups = [(g["lr"] / momentum_of(g).correction, len(g["params"])) for g in base.param_groups]
@@ -83,26 +83,26 @@ def _preconditioned_step(
             return
         share = min(1.0, state.limit / size) if size else 1.0
     if seen is not None:
-        learnt.drift.see(seen, base.param_groups[0], share)
+        preconditioner.drift.see(seen, base.param_groups[0], share)
     for p, g in zip(params, scaled):
         p.grad = g
     bare_step(base)
 
 
 def _redirected_step(
-    base: torch.optim.Optimizer, learnt: PreconditionerState, params: list[Tensor], grads: Grads
+    base: torch.optim.Optimizer, preconditioner: PreconditionerState, params: list[Tensor], grads: Grads
 ) -> None:
     """Give the base g, so that its own scaling is unaffected; P then changes the update of w."""
-    state = learnt.controller
+    state = preconditioner.controller
     if not (state.directions or state.limit < math.inf):
         bare_step(base)
         return
     if state.directions:
-        learnt.drift.see(coordinates(grads, params, learnt), base.param_groups[0])
+        preconditioner.drift.see(coordinates(grads, params, preconditioner), base.param_groups[0])
     before = [None if g is None else p.detach().clone() for p, g in zip(params, grads)]
     decays = [decayed(base, group) for group in base.param_groups for _ in group["params"]]
     bare_step(base)
-    redirect(params, before, decays, learnt)
+    redirect(params, before, decays, preconditioner)
 
 
 # ---- P² of each block

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from copy import deepcopy
+from textwrap import dedent
 
 import pytest
 import torch
@@ -222,6 +225,20 @@ def test_closures_run_outside_of_the_graph(scaling):
         ends.append((weights(model), losses))
     assert same(ends[0][0], ends[1][0])
     assert ends[0][1] == ends[1][1]
+
+
+@pytest.mark.parametrize("mode", ["torch.inference_mode()", "torch.autocast('cpu')"])
+def test_importing_infhess_within_a_mode_does_not_make_it_stay_on(mode):
+    code = f"""
+        import torch
+        with {mode}:
+            import infhess.optim
+        from infhess.optim.graph_step import _OUTSIDE
+        print(_OUTSIDE[0] == torch._C._dispatch_tls_local_include_set())
+        print(_OUTSIDE[1] == torch._C._dispatch_tls_local_exclude_set())
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
 
 
 def test_copies_have_graphs_of_their_own():

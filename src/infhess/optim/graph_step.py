@@ -6,6 +6,7 @@ results are the same bit for bit, also on steps that probe curvature.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -19,8 +20,16 @@ _numbers = count()
 # A recorded CUDA graph would not decide again. Older versions of PyTorch have no tag for this, and refuse to record.
 _TAGS: dict[str, Any] = {"tags": torch.Tag.cudagraph_unsafe} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
 _SCHEMA = "(int number, Tensor(a!)[] weights, Tensor?[] grads) -> ()"
-# How PyTorch dispatches outside of operators: within one there is no autograd, which a curvature probe needs.
-_OUTSIDE = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+
+
+def _ordinary() -> tuple[Any, Any]:
+    """How PyTorch dispatches outside of operators, read in a thread where no mode is on."""
+    get = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(get[0]).result(), thread.submit(get[1]).result()
+
+
+_OUTSIDE = _ordinary()  # within an operator there is no autograd, which a curvature probe needs
 
 
 def numbered(optimizer: torch.optim.Optimizer) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from infhess.harness.jobs import Job
@@ -43,13 +44,14 @@ class Comparison:
     def jobs(
         self, cells: Sequence[Cell], methods: Mapping[str, Baseline], seeds: Sequence[int], settings: dict[str, Setting]
     ) -> Iterator[Job]:
-        """Jobs of each installed method: with its default setting, and as tuned."""
-        for cell in cells:
-            for name, baseline in methods.items():
-                best = settings.get(cell.key(name))
-                for suffix, setting in ({} if baseline.missing else baseline.settings(best)).items():
-                    for seed in seeds:
-                        yield self.job(cell, name + suffix, baseline.make, setting, seed)
+        """Jobs of each installed method: with its default setting, and as tuned.
+
+        Methods take turns, seed by seed: a machine that is slow for a while is slow for all of them.
+        """
+        for cell, seed, (name, baseline) in product(cells, seeds, methods.items()):
+            best = settings.get(cell.key(name))
+            for suffix, setting in ({} if baseline.missing else baseline.settings(best)).items():
+                yield self.job(cell, name + suffix, baseline.make, setting, seed)
 
     def tuning(self, cells: Sequence[Cell], methods: Mapping[str, Baseline]) -> Iterator[Job]:
         """The tuning grids: one job per value, with all outcomes."""

@@ -26,8 +26,6 @@ def as_real(x: Any, name: str, like: Tensor | None = None) -> Tensor:
     if not x.is_floating_point():
         remedy = "take its real and imaginary part apart" if x.is_complex() else "convert it with .to(torch.float64)"
         raise TypeError(f"{name}: expected a real floating-point dtype, got {x.dtype}; {remedy}")
-    if x.is_meta:
-        raise ValueError(f"{name}: expected numbers, got a tensor on the meta device, which has none")
     real: Tensor = x.detach()
     return real
 
@@ -46,6 +44,8 @@ def same_place(x: Tensor, y: Tensor, names: str) -> None:
     """Check that both tensors share their device and dtype."""
     if x.device != y.device:
         raise ValueError(f"{names}: expected one device, got {x.device} and {y.device}; move one with .to(device)")
+    if x.is_meta:
+        raise ValueError(f"{names}: expected numbers, got tensors on the meta device, which has none")
     if x.dtype != y.dtype:
         raise TypeError(f"{names}: expected one dtype, got {x.dtype} and {y.dtype}; convert one of them")
 

@@ -13,6 +13,9 @@ from torch.optim import optimizer as torch_optimizer
 
 from infhess.curvature.flat import real
 
+# Weight decay by more than this share of the weights per step is worth a note.
+MUCH = 0.01
+
 Group = dict[str, Any]
 State = dict[str, Any]
 
@@ -174,6 +177,17 @@ def decay(base: torch.optim.Optimizer, root: Tensor | None) -> float:
         scale = float(root.square().max()) if coupled and root is not None else 1.0
         found = max(found, scale * float(group.get("weight_decay") or 0.0))
     return found
+
+
+def note_on_decay(base: torch.optim.Optimizer, rate: float, root: Tensor | None) -> tuple[str, ...]:
+    """A note if a step at this rate removes much of w by weight decay."""
+    share = rate * decay(base, root)
+    if not share > MUCH:
+        return ()
+    return (
+        f"weight decay takes {share:.0%} off the weights at each step: it acts outside of P, at a rate of {rate:.3g}; if it "
+        "stands for a penalty, put that into the loss",
+    )
 
 
 def decayed(base: torch.optim.Optimizer, group: Group) -> float:

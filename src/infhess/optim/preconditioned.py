@@ -18,7 +18,7 @@ from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.batch_source import check_loss
 from infhess.curvature.batches import Batch
 from infhess.curvature.training_pass import GRAPHS, TrainingPass
-from infhess.optim.base_optimizers import decay, rate_is_known
+from infhess.optim.base_optimizers import note_on_decay, rate_is_known
 from infhess.optim.checkpoint import Loss
 from infhess.optim.controllers import convex_rule, nonconvex
 from infhess.optim.controllers.context import Context
@@ -33,8 +33,6 @@ METHODS = ("curvature", "paper")
 STEP_LENGTHS = ("measured", "paper", "keep")
 # With more parameters than this it is a net: only the learning rate follows curvature, and no mean of iterates is kept.
 LARGE = 100_000
-# Weight decay by more than this share of the weights per step is worth a note.
-MUCH = 0.01
 
 
 class Preconditioned(Wrapper):
@@ -249,18 +247,10 @@ class Preconditioned(Wrapper):
 
     def _tell(self, report: Report) -> Report:
         """Store and return a report, with earlier notes that were not returned yet."""
-        notes = *self._unread, *report.notes, *self._note_on_decay()
+        decays = note_on_decay(self.base, self._state.step * self._state.factor, self._preconditioner_state.root)
+        notes = *self._unread, *report.notes, *decays
         self.report, self._unread = replace(report, notes=notes), ()
         return self.report
-
-    def _note_on_decay(self) -> Iterator[str]:
-        rate = self._state.step * self._state.factor
-        share = rate * decay(self.base, self._preconditioner_state.root)
-        if share > MUCH:
-            yield (
-                f"weight decay takes {share:.0%} off the weights at each step: it acts outside of P, at a rate of {rate:.3g}; "
-                "if it stands for a penalty, put that into the loss"
-            )
 
     def _is_net(self, seen: list[Observed]) -> bool:
         """Whether the rule for nets applies: it never evaluates the loss again, and is the only one for several processes."""

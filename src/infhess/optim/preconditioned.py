@@ -124,8 +124,9 @@ class Preconditioned(Wrapper):
         update = Update(self.base, state, sizes, min(self.rank, sum(sizes)), *kinds, self.steps)
         found = update.estimate(source)
         decision = update.decide(source, found)
-        state.step = math.nan  # the base's own rate, unless another is decided on
         self._follow(decision)
+        if math.isnan(decision.rate):
+            state.step = math.nan  # the base's own rate
         state.start_over()
         notes, seconds = (*found.notes, *decision.notes, *state.diagnostics()), time.perf_counter() - started
         cost = source.products, source.data_points, seconds, notes, source.product_points

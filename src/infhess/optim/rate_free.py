@@ -19,15 +19,16 @@ from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.batch_source import Hessian, check_loss
 from infhess.curvature.batches import Batch, sizes_of
+from infhess.curvature.flat import real
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
 from infhess.optim.averaging.averaged import AveragingOptimizer
 from infhess.optim.checkpoint import Loss
 from infhess.optim.joining import ShadowSteps
 from infhess.optim.rate.difference_probe import DifferenceProbe
-from infhess.optim.rate.live import live
+from infhess.optim.rate.live import Live, live, moving
 from infhess.optim.rate.probe import Reading
-from infhess.optim.rate.prober import AnyProbe, read
+from infhess.optim.rate.prober import AnyProbe, Prober, read
 from infhess.optim.reports import Rate, RateReport
 from infhess.optim.scalings import checked_defaults
 from infhess.optim.stepping import advance
@@ -50,8 +51,7 @@ class RateFree(AveragingOptimizer, Joinable):
         betas: (β₁, β₂): how close y is to the average, and the decay of squared gradients; (.9, .99) by default, (.9, .999)
             with the diagonal scaling.
         lr: factor on the learning rate found; a scheduler may change it.
-        eps: Adam's ε, in units of the largest root mean square of the gradient so far; 1e-3 by default. With the diagonal
-            scaling, in units of that at the last probe; 1e-8.
+        eps: Adam's ε, in units of the largest root mean square of the gradient at a probe so far; 1e-3 by default.
         maximize: maximize the loss instead.
         points: the batch size per process (of sequences: tokens), if a training pass does not tell it; 32 by default.
 
@@ -250,10 +250,16 @@ class RateFree(AveragingOptimizer, Joinable):
         self._rate_state.check_observed()
         if world_size() > 1 and self._probes and not self._sharded:
             self._prober.expect_of_all()
-        gradient = sharded.length_of([(part.grads, part.params) for part in parts])
+        grads, params = ([x for part in parts for x in getattr(part, name)] for name in ("grads", "params"))
+        lengths = sharded.lengths(grads, params)
+        gradient = math.hypot(*lengths)
         if self._join_config.enable:
             Join.notify_join_context(self)
             any_process(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self.join_device)
+        if 0 < gradient < math.inf and self._rate_state.follow(gradient):
+            self._start_over()
+            return
+        parts = moving(parts, lengths)
         self.report = self._prober.finish(gradient, self._read, self._params()) or self.report
         state, scaler = self._rate_state, self._scaler
         if 0 < gradient < math.inf and not self._ready:
@@ -261,10 +267,27 @@ class RateFree(AveragingOptimizer, Joinable):
                 scaler.begin(self._with_state(part))
             state.observed_at = state.steps  # the scaling learns from this gradient, without a step
             return
-        if math.isnan(state.rate) or not math.isfinite(gradient):
+        if math.isnan(state.rate) or not 0 < gradient < math.inf:
             state.skip(math.isfinite(gradient))
             return
-        advance([self._with_state(part) for part in parts], scaler, state, self._size)
+        before, parts = state.weight, [self._with_state(part) for part in parts]
+        advance(parts, scaler, state, self._size)
+        self._leave_out(parts, state.weight - before)
+
+    def _leave_out(self, parts: list[Live], weight: float) -> None:
+        """Parameters that did not move have no newest iterate: their averages began later, by the weight of this one."""
+        if sum(len(part.params) for part in parts) < len(self.state):
+            moved = {p for part in parts for p in part.params}
+            for p in self.state.keys() - moved:
+                self.state[p]["begun"] += weight
+
+    def _start_over(self) -> None:
+        """Go on as a new optimizer of the averaged weights."""
+        self._prober = Prober(self._scaling.rule, self._rate_state.afresh())
+        for p, own in self._trained():
+            real(p.detach()).copy_(own["averaged"])
+            self.state[p] = self._fresh(p)
+        self._publish()
 
     # ---- copies, and processes that run out of data before others
 

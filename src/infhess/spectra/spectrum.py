@@ -42,6 +42,8 @@ class Along(ValuesFace):
     (True, True, 256)
     """
 
+    what = "curvature along the vector"
+
     values: Tensor
     std: Tensor
     products: int

@@ -117,10 +117,10 @@ def uneven_ends(rank, world):
         opt.step()
 
     sent = []  # the tensors that the optimizer broadcasts
-    with patch.object(joining.distributed, "broadcast", lambda t, src: sent.append(t) or broadcast(t, src)):
-        with Join([outer, opt]):
-            for t in range(8 + 56 * rank):
-                step(t)
+    counted = patch.object(joining.distributed, "broadcast", lambda t, src: sent.append(t) or broadcast(t, src))
+    with counted, Join([outer, opt]):
+        for t in range(8 + 56 * rank):
+            step(t)
     held = {id(t) for own in opt.state.values() for t in own.values()}
     found = [weights(model).tolist(), *(own["averaged"].tolist() for own in opt.state.values())]
     found.append([opt._rate_state.steps, opt._rate_state.rate])

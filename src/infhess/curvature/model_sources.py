@@ -25,10 +25,9 @@ class ModelSource(BatchSource):
         loss: Loss,
         params: Params | str,
         batches: Iterable[Batch],
-        *,
-        pair: Pair | None = None,
-        split: bool = True,
-        generator: torch.Generator | None = None,
+        pair: Pair | None,
+        split: bool,
+        generator: torch.Generator | None,
     ) -> None:
         if not callable(model) or not callable(loss):
             kind = type(self).__name__
@@ -68,6 +67,19 @@ class GaussNewton(ModelSource):
     [1.0, 2.0]
 
     """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        loss: Loss,
+        params: Params | str,
+        batches: Iterable[Batch],
+        *,
+        pair: Pair | None = None,
+        split: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(model, loss, params, batches, pair, split, generator)
 
     def at(self, batch: Batch, seed: int) -> BatchCurvature:
         """The Gauss–Newton matrix of one batch."""
@@ -121,7 +133,7 @@ class Fisher(ModelSource):
             raise ValueError(f'kind: expected "empirical" or "mc", got {kind!r}')
         if sample is not None and (kind != "mc" or not callable(sample)):
             raise TypeError('sample: expected a function from outputs to targets, with kind="mc" alone')
-        super().__init__(model, loss, params, batches, pair=pair, split=split, generator=generator)
+        super().__init__(model, loss, params, batches, pair, split, generator)
         self.kind, self.sample = kind, sample or sampler_of(loss) if kind == "mc" else None
 
     def at(self, batch: Batch, seed: int) -> BatchCurvature:

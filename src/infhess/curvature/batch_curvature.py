@@ -7,6 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Number
 from typing import Any
 
 import torch
@@ -278,14 +279,22 @@ def relative_step(eps: float) -> float:
 def scalar(value: Any) -> Tensor:
     """Check that the loss is a finite scalar tensor that depends on something."""
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
-        shown = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            f"loss: expected a scalar tensor for a batch, got {shown}; return the mean loss of the batch as a float"
-        )
+        raise TypeError(f"loss: expected a scalar tensor for a batch, got {_instead(value)}")
     if not value.requires_grad:
         raise ValueError(
             "loss: it does not depend on any parameter; does it detach, or run under no_grad or inference_mode?"
         )
-    if not math.isfinite(number := float(value.detach())):
-        raise ValueError(f"loss: expected a finite number for a batch, got {number}; curvature is not defined there")
+    if not math.isfinite(found := float(value.detach())):
+        raise ValueError(f"loss: expected a finite number for a batch, got {found}; curvature is not defined there")
     return value if value.ndim == 0 else value.reshape(())
+
+
+def _instead(value: Any) -> str:
+    """What came instead of a scalar tensor, and what to return."""
+    if not isinstance(value, Tensor):
+        number = isinstance(value, Number)
+        remedy = "the tensor itself, without .item()" if number else "the mean loss of the batch as a tensor"
+        return f"{type(value).__name__}; return {remedy}"
+    if value.numel() != 1:
+        return f'shape {tuple(value.shape)}; take the mean over the batch: loss.mean(), or reduction="mean"'
+    return f"dtype {value.dtype}; return the mean loss in a real floating-point dtype"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import as_vectors, count, generator_on
+from infhess._checks import as_vectors, callable_with, count, generator_on
 from infhess._distributed import mean_over_processes, world_size
 from infhess._precision import full_precision
 from infhess.curvature.batch_curvature import BatchCurvature, BatchDifference, BatchHessian
@@ -153,8 +153,8 @@ class BatchSource(BatchProducts):
 
 def check_loss(loss: Any, products: str = "exact", generator: Any = None) -> None:
     """Check what the curvature of a loss is computed with, before anything is."""
-    if not callable(loss):
-        raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
+    remedy = "write lambda batch: criterion(model(batch[0]), batch[1])"
+    callable_with(loss, "loss", ["batch"], "scalar", remedy, modules=False)
     if products not in ("exact", "difference"):
         raise ValueError(f'products: expected "exact" or "difference", got {products!r}')
     generator_on(generator)

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import torch
 
-from infhess._checks import count, finite_number, generator_on
+from infhess._checks import count, generator_on, share
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import Source, as_source
@@ -134,7 +134,7 @@ def planned(
     """The arguments of `spectrum`, checked, with defaults filled in."""
     k = count(k, "k", source.size)
     if rtol is not None:
-        finite_number(rtol, "rtol", least=0.0, strict=True)
+        rtol = share(rtol, "rtol")
     data = (LEAST_POINTS, 2) if points is None else (count(points, "points"), 1)
     span = (2 * k + 6, 4 * k + 16) if directions is None else (count(directions, "directions"),) * 2
     if span[1] < k:

@@ -178,8 +178,8 @@ def as_source(source: Any, generator: torch.Generator | None = None) -> Source:
         return source
     if hasattr(source, "shape") and hasattr(type(source), "__matmul__"):
         return Products(source, generator=generator)
-    made = "; make one of a loss, Hessian(loss, params, batches), or of v -> Av, Products(function, size=N)"
-    remedy = made if callable(source) else ""
+    wrapped = "; wrap a function v -> Av: Products(function, size=N), or a loss: Hessian(loss, params, batches)"
+    remedy = wrapped if callable(source) else ""
     raise TypeError(
         f"source: expected a source such as infhess.Products, or a matrix with @, got {type(source).__name__}{remedy}"
     )

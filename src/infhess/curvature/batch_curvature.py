@@ -7,13 +7,13 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Number
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from infhess.curvature.flat import Flat, real, shifted
+from infhess.curvature.loss import scalar
 from infhess.curvature.no_side_effects import (
     Coarsest,
     ForwardTrace,
@@ -274,27 +274,3 @@ def relative_step(eps: float) -> float:
     There the cube root would be a fifth of |w|. Rounding averages out over many weights: on nets √eps is 1 to 3 % off.
     """
     return math.sqrt(eps) if eps > HALF else math.pow(eps, 1 / 3)
-
-
-def scalar(value: Any) -> Tensor:
-    """Check that the loss is a finite scalar tensor that depends on something."""
-    if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
-        raise TypeError(f"loss: expected a scalar tensor for a batch, got {_instead(value)}")
-    if not value.requires_grad:
-        raise ValueError(
-            "loss: it does not depend on any parameter; does it detach, or run under no_grad or inference_mode?"
-        )
-    if not math.isfinite(found := float(value.detach())):
-        raise ValueError(f"loss: expected a finite number for a batch, got {found}; curvature is not defined there")
-    return value if value.ndim == 0 else value.reshape(())
-
-
-def _instead(value: Any) -> str:
-    """What came instead of a scalar tensor, and what to return."""
-    if not isinstance(value, Tensor):
-        number = isinstance(value, Number)
-        remedy = "the tensor itself, without .item()" if number else "the mean loss of the batch as a tensor"
-        return f"{type(value).__name__}; return {remedy}"
-    if value.numel() != 1:
-        return f'shape {tuple(value.shape)}; take the mean over the batch: loss.mean(), or reduction="mean"'
-    return f"dtype {value.dtype}; return the mean loss in a real floating-point dtype"

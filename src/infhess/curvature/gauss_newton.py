@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from infhess._checks import callable_with
-from infhess.curvature.batch_curvature import BatchCurvature, derivative, scalar
+from infhess.curvature.batch_curvature import BatchCurvature, derivative
 from infhess.curvature.batches import is_named, named
 from infhess.curvature.flat import Flat
+from infhess.curvature.loss import scalar
 from infhess.curvature.no_side_effects import TwiceDifferentiable, no_side_effects
 
 # Names under which targets are looked for in a batch.

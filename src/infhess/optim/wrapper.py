@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from infhess._precision import full_precision, full_precision_step
-from infhess.curvature.batch_curvature import scalar
-from infhess.curvature.batch_source import Hessian, check_loss
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
+from infhess.curvature.loss import check_loss, scalar
 from infhess.lowrank import Operator
 from infhess.optim.base_optimizers import adaptive, bare_step, made_with_rate
 from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of

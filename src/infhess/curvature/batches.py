@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from infhess._checks import count
@@ -185,9 +185,10 @@ class Stream:
         points_of: Callable[[Batch], int] | None = None,
         sum_over_processes: Callable[[float], float] = float,
     ) -> None:
-        if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
+        if isinstance(batches, Tensor | Mapping | str | nn.Module) or not isinstance(batches, Iterable):
             raise TypeError(
-                f"batches: expected an iterable of batches, such as a DataLoader or a list, got {type(batches).__name__}"
+                f"batches: expected an iterable of batches, such as a DataLoader or a list, got {type(batches).__name__}; "
+                "a single batch is [batch]"
             )
         self._batches = batches
         self._iterator: Iterator[Batch] | None = None

@@ -31,7 +31,8 @@ class ShadowSteps(JoinHook):
         """Broadcast the state of a process that has made all steps to all processes."""
         self._opt._publish()
         owns = [self._opt.state[p] for p in self._opt._params() if p in self._opt.state]
-        tensors = [t for own in owns for _, t in sorted(own.items())]
+        # The scalars are one tensor in the state of all parameters: it is sent once.
+        tensors = [t for own in owns for name, t in sorted(own.items()) if name != NUMBERS] + [owns[0][NUMBERS]]
         last = torch.tensor(rank() if is_last_joiner else -1, device=tensors[0].device)
         distributed.all_reduce(last, distributed.ReduceOp.MAX)
         for t in tensors:

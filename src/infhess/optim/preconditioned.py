@@ -15,8 +15,8 @@ from infhess._checks import count
 from infhess._distributed import world_size
 from infhess._precision import full_precision
 from infhess.curvature.batch_curvature import DoubleBackwardError
-from infhess.curvature.batch_source import check_loss
 from infhess.curvature.batches import Batch
+from infhess.curvature.loss import check_loss
 from infhess.curvature.training_pass import GRAPHS, TrainingPass
 from infhess.optim.base_optimizers import note_on_decay, rate_is_known
 from infhess.optim.checkpoint import Loss

@@ -17,9 +17,10 @@ from infhess._checks import count
 from infhess._distributed import any_process, world_size
 from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_curvature import DoubleBackwardError
-from infhess.curvature.batch_source import Hessian, check_loss
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, sizes_of
 from infhess.curvature.flat import real
+from infhess.curvature.loss import check_loss
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
 from infhess.optim.averaging.averaged import AveragingOptimizer

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from infhess._precision import full_precision, full_precision_step
-from infhess.curvature.batch_source import Hessian, check_loss
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
+from infhess.curvature.loss import check_loss, scalar
 from infhess.lowrank import Operator
 from infhess.optim.base_optimizers import adaptive, bare_step, made_with_rate
 from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
@@ -152,7 +153,7 @@ class Wrapper(CurvatureOptimizer):
         if len(signs) > 1:
             raise ValueError("expected all groups to minimise, or all to maximise")
         self._preconditioner_state.check_sizes(params)
-        minimised = (lambda batch: -loss(batch)) if signs.pop() else loss
+        minimised = (lambda batch: -scalar(loss(batch))) if signs.pop() else loss
         return Hessian(minimised, params, batches, **options)
 
     def _check_rates(self) -> None:

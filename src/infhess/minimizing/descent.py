@@ -46,7 +46,9 @@ def descend(
         now = at(here.w + alpha * proposal.step)
         while not accepted(here, now, proposal, objective.eps):
             yield Pass(here, None, alpha)
-            alpha *= _shorter(here, now, proposal)
+            alpha = shorter(here, now, proposal, alpha, objective.eps)
+            if not alpha * abs(float(here.value.gradient @ proposal.step)) > objective.eps * abs(here.value.loss):
+                return  # no shorter step can gain more than rounding
             now = at(here.w + alpha * proposal.step)
         model.learn(here, now)
         here = now
@@ -61,12 +63,19 @@ def accepted(before: Point, after: Point, proposal: Proposal, eps: float) -> boo
     return rise <= 0 or abs(now) <= SHRUNK * abs(then)
 
 
-def _shorter(before: Point, after: Point, proposal: Proposal) -> float:
-    """The zero of the slope between both points, at a tenth to a half of the step; a quarter if the loss is not finite."""
+def shorter(before: Point, after: Point, proposal: Proposal, alpha: float, eps: float) -> float:
+    """The next length to try after one that raised the loss: where the minimum of a quadratic or of two lines would be.
+
+    A quadratic through both slopes has its minimum where the slope is zero. Two straight lines, the tangents at both ends, meet
+    at their kink; far from the optimum a saturated loss consists of them, and its step may be too long by many orders of
+    magnitude. The smaller of both, at most half of the step; a quarter if the loss is not finite.
+    """
     then, now = (float(p.value.gradient @ proposal.step) for p in (before, after))
     if not after.value.loss < math.inf or not now > 0:
-        return 0.25
-    return min(max(-then / (now - then), 0.1), 0.5)
+        return alpha / 4
+    rise = after.value.loss - before.value.loss
+    zero, kink = -then * alpha / (now - then), (now * alpha - rise) / (now - then)
+    return max(min(max(zero, alpha / 10), kink, alpha / 2), ROUNDING * eps * alpha)
 
 
 def step_length(

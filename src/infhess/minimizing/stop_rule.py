@@ -89,8 +89,6 @@ def idle(rows: Sequence[Row], rounding: float) -> bool:
     """
     steps = made(rows)
     gaps = [r["gap"] for r in steps]
-    if len(rows) >= CUTS and all(r["cut"] for r in rows[-CUTS:]):
-        return True
     patience = IDLE if min(gaps, default=1.0) <= rounding else LATE
     if len(gaps) <= patience or min(gaps[-patience:]) <= 0.5 * min(gaps[:-patience]):
         return False

@@ -13,6 +13,7 @@ from infhess.minimizing.line_search import zero_of_slope
 from infhess.minimizing.newton import Model, Point, Proposal
 from infhess.minimizing.objective import Objective, Value
 from infhess.minimizing.stop_rule import NEAR
+from infhess.optim.controllers.step_length import tangents_meet
 
 # A step is also accepted if its slope has shrunk to this, and the loss has risen by at most this many rounding errors.
 SHRUNK, ROUNDING = 0.9, 1e3
@@ -120,7 +121,7 @@ def shorter(before: Point, after: Point, proposal: Proposal, alpha: float, cuts:
     if not after.value.loss < math.inf or not now > 0:
         return 4.0 ** min(-1, 3 - cuts)
     zero = max(-then / (now - then), 0.1)
-    kink = (now - (after.value.loss - before.value.loss) / alpha) / (now - then)
+    kink = tangents_meet(alpha * then, alpha * now, after.value.loss - before.value.loss)
     return max(min(zero, kink, 0.5), ROUNDING * eps)
 
 

@@ -27,7 +27,8 @@ class ConvexRule:
     spike: float = 10.0  # a gradient this many times longer than at any probe triggers a probe
     remembered: int = 8  # probes in the running mean of the curvature
     first_probes: int = 4  # probes after a build that set the reference for drift; one alone is off by a factor of ten
-    held: int = 2  # probes after a build at which the step length is checked by backtracking
+    held: int = 2  # probes after a build at which the step length is always checked by backtracking
+    raised: float = 2.0  # later it is checked if curvature on the batch is below the mean by this factor
     many: int = 128  # batches above this many points are probed less often and with fewer iterations
     at_build: tuple[int, int] = (2, 6)  # Lanczos iterations right after a build: large batches, small batches
     later: tuple[int, int] = (1, 4)  # the same at later probes
@@ -125,8 +126,9 @@ def _probe(c: Context, scaling: Scaling, iterations: int) -> Largest:
     local = c.source.local(c.batch)
     found = largest_curvature(c.source, local, scaling, iterations)
     rate = 1 / found.value
-    trusted = c.state.probes >= RULE.held or found.negative
-    _note(c, found, rate if trusted else backtracked(c.source, c.batch, local, scaling, rate))
+    n = c.state
+    trusted = n.probes >= RULE.held and found.value * RULE.raised > n.curvature
+    _note(c, found, rate if trusted or found.negative else backtracked(c.source, c.batch, local, scaling, rate))
     return found
 
 

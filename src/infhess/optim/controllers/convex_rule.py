@@ -104,7 +104,7 @@ def _build_is_due(c: Context) -> bool:
 def _build(c: Context) -> Decision:
     """Build P² from the pool; measure its step on the present batch, which is not in the pool."""
     n, pool, source = c.state, list(c.pool), c.source
-    c.pool.clear()
+    c.pool.clear()  # whatever comes of it: the next estimate has batches of its own
     steps, first = min(_directions(n.read, c.rank), source.size), not n.built_at > 0
     known = None if first or c.adaptive else c.scaling.blocks[0].U
     found = blocked(source, pool, _pool_size(c), steps, c.root(source.local(c.batch).gradient()), known)
@@ -113,7 +113,7 @@ def _build(c: Context) -> Decision:
         note = "negative curvature was seen: from here on the learning rate alone is followed"
         return Decision(values=found.values, notes=(note,))
     local = source.local(c.batch)
-    # If this fails, nothing has been changed yet.
+    # If this fails, P² and the step stay as they were; the pool is gathered anew.
     value = largest_curvature(source, local, found.scaling, RULE.at_build[c.points <= RULE.many])
     n.rate_limit = n.rate_limit if first else noise_limit(c, local, found.scaling) * _noise_brake(n)
     n.built_at, n.steps_at_build, n.probes, n.squares, n.longest = n.read, n.steps, 0, 0.0, 0.0

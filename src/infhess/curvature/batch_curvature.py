@@ -59,6 +59,7 @@ class BatchCurvature(ABC):
     forward_trace: ForwardTrace
     points: int = 0  # data points of the batch
     plain: bool = False  # True if it was checked for side effects and had none
+    value: float = math.nan  # the loss where `gradient` was last computed
 
     @abstractmethod
     def gradient(self) -> Tensor:
@@ -178,7 +179,7 @@ class BatchHessian(BatchCurvature):
         self.flat, self.seed, self._alone, self._looked = flat, seed, plain, not plain
         with no_side_effects(flat.live, seed, stateless=plain) as self.forward_trace:
             value = _twice_differentiable_loss(loss, batch, seed)
-            self.loss = float(value.detach())
+            self.value = float(value.detach())
             self._gradients = derivative([value], flat.live, None, create_graph=True)
 
     def gradient(self) -> Tensor:
@@ -244,6 +245,7 @@ class BatchDifference(BatchCurvature):
         """The gradient of the loss, flat."""
         with no_side_effects(self.flat.live, self.seed) as trace:
             value = scalar(self.loss(self.batch))
+            self.value = float(value.detach())
             gradient = self.flat.pack(derivative([value], self.flat.live, None))
         self.forward_trace = trace
         return gradient

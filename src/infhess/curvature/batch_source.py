@@ -198,12 +198,14 @@ class Hessian(BatchSource):
         return BatchHessian(self.loss, batch, self.flat, seed, plain=self._plain >= 0)
 
     @full_precision
-    def gradient_at(self, batch: Batch, seed: int) -> Tensor:
-        """The flat gradient of one batch, without curvature; counted as a product, since it costs about as much."""
+    def value_and_gradient(self, batch: Batch, seed: int) -> tuple[float, Tensor]:
+        """Loss and flat gradient of one batch, without curvature; counted as a product, since it costs about as much."""
         points = self.points_of(batch)
         self.count_products(1, points)
         local: BatchCurvature = BatchDifference(self.loss, batch, self.flat, seed)
-        return (PooledBatch(local, self._own_points(batch)) if self._in_several else local).gradient()
+        local = PooledBatch(local, self._own_points(batch)) if self._in_several else local
+        gradient = local.gradient()
+        return local.value, gradient
 
     @full_precision
     def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:

@@ -34,6 +34,24 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
             yield from tensors(value)
 
 
+def is_plain(batch: Batch) -> bool:
+    """Whether a batch is made of tensors, numbers and text in tuples, lists and dicts: what `torch.load` reads by default."""
+    if type(batch) in (list, tuple):
+        return all(map(is_plain, batch))
+    if type(batch) is dict:
+        return all(type(key) in (str, int) and is_plain(value) for key, value in batch.items())
+    return batch is None or type(batch) in (Tensor, bool, int, float, str)
+
+
+def plain_map(f: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    """A plain batch with each of its tensors replaced."""
+    if isinstance(batch, list | tuple):
+        return type(batch)(plain_map(f, value) for value in batch)
+    if isinstance(batch, dict):
+        return {key: plain_map(f, value) for key, value in batch.items()}
+    return f(batch) if isinstance(batch, Tensor) else batch
+
+
 def named(batch: Batch) -> dict[Any, Any]:
     """The entries of a mapping, or the fields of a dataclass."""
     if isinstance(batch, Mapping):

@@ -31,6 +31,11 @@ from infhess.optim.scalings.scaler import Scaler
 CHANGED = 1e-4
 # Fields that keep their newest values when a probe is read again: reports and `observe` have changed them since.
 KEPT = ("observed", "observed_at", "shortened", "skipped", "bounded", "waiting")
+NOTHING = "there was no gradient, or no curvature along it, on this batch"
+OVERFLOW = (
+    "the gradient is finite, but its product with the Hessian holds NaN or infinity; in float16 use bfloat16 instead, or a "
+    "GradScaler with a smaller scale; otherwise look for a point where the loss is not smooth"
+)
 AnyProbe = Probe | DifferenceProbe
 Read = Callable[[AnyProbe], Reading]  # probe along the optimizer's present gradients and scaling
 
@@ -134,7 +139,7 @@ class Prober:
         self._probed = reading.gradient
         state.begin(sharded.size_of(probe.params), reading.direction)
         if math.isnan(reading.log_ratio):
-            raise NothingToReadError("there was no gradient, or no curvature along it, on this batch")
+            raise NothingToReadError(OVERFLOW if reading.overflow else NOTHING)
         state.see(reading.log_ratio)
 
     def finish(self, gradient: float, read: Read, params: Sequence[Tensor]) -> RateReport | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from infhess.curvature.batch_curvature import DoubleBackwardError
-from infhess.curvature.flat import length, real
+from infhess.curvature.flat import Flat, length, real
 from infhess.optim.base_optimizers import decay, direction, momentum_of
 from infhess.optim.controllers.context import SCALED, Context, Decision
 from infhess.optim.controllers.controller_state import ControllerState
@@ -122,9 +122,8 @@ def _along(c: Context) -> tuple[Scaling, Reading]:
 
     Returns P², or the base's scaling at the coming step; and |g| of this batch alone, the length of the move, and the ratio.
     """
-    probe, gradients = c.probe, c.probe.own()
-    flat = probe.pieces[0].source.flat
-    own = flat.pack(gradients)
+    probe, flat = c.probe, Flat(c.params)  # a training pass knows only the parameters that train now
+    own = flat.pack(probe.own())
     g = c.gradient_beside(own)
     # Around SGD, P² as the last update left it; otherwise the base alone.
     standing = c.scaling if c.state.directions and not c.adaptive else identity([sum(numbers(c.params))], c.like)

@@ -67,6 +67,11 @@ class TrainingPass(TorchFunctionMode):
         return bool(self.backwards or self.failure)
 
     @property
+    def reached(self) -> bool:
+        """Whether a backward pass has reached any of the parameters."""
+        return bool(self._gradients or self.failure)
+
+    @property
     def points(self) -> int:
         """The batch size as seen: the most frequent leading dimension of tensors that meet a parameter; 0 if none did."""
         return self._rows.most_common(1)[0][0] if self._rows else 0

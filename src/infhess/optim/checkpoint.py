@@ -17,6 +17,7 @@ from infhess._checks import count
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import length, real
 from infhess.curvature.training_pass import TrainingPass
+from infhess.optim.effect import Effect, not_finite
 from infhess.optim.graph_step import graph_step, numbered
 from infhess.optim.sharded import is_sharded
 
@@ -70,7 +71,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Each optimizer, a copy too, has a number of its own, by which compiled steps find it."""
         self: Any = super().__new__(cls)
-        self._number = numbered(self)
+        self._number, self._effect = numbered(self), Effect()
         return self
 
     def _params(self) -> list[Tensor]:
@@ -149,6 +150,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
                 yield
         finally:
             self._watching = False
+        self._effect.passed(done)
         self._take(done, known)
 
     def _run(self, closure: Callable[[], Any], *, graph: bool = True) -> Any:
@@ -158,13 +160,17 @@ class CurvatureOptimizer(torch.optim.Optimizer):
         with self._training_pass() if graph else nullcontext() as done:
             loss = closure()
         if not self._micro_batches:
+            self._effect.passed(done)
             self._take(done, None)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
         if self._micro_batches and not (is_sharded(*self._params()) or finite(p.grad for p in self._params())):
+            self._effect.stepped(self, not_finite(self.param_groups))
             self._drop()
+        if self._micro_batches:
+            self._effect.cleared()
         super().zero_grad(set_to_none)
 
     def _drop(self) -> None:

@@ -23,6 +23,7 @@ from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
 from infhess.optim.averaging.averaged import AveragingOptimizer
 from infhess.optim.checkpoint import Loss
+from infhess.optim.effect import without_effect
 from infhess.optim.joining import ShadowSteps
 from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.live import live
@@ -182,11 +183,13 @@ class RateFree(AveragingOptimizer, Joinable):
             yield
 
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
-        """A context that keeps the graph if the coming step probes curvature."""
-        return TrainingPass(self._params(), joined=self._join_config.enable) if self._probes else nullcontext()
+        """A context that keeps the graph if the coming step probes curvature, or to see why steps have no effect."""
+        seen = self._probes or self._effect.idle
+        return TrainingPass(self._params(), joined=self._join_config.enable) if seen else nullcontext()
 
     def _take(self, done: TrainingPass | None, points: int | None) -> None:
-        self._prober.take(done, points or self.points)
+        if done is None or done.seen:
+            self._prober.take(done if self._probes else None, points or self.points)
 
     @property
     def _micro_batches(self) -> int:
@@ -246,6 +249,8 @@ class RateFree(AveragingOptimizer, Joinable):
     def _step(self) -> None:
         parts = [part for part in map(live, self.param_groups) if part.params]
         if not parts:
+            self._prober.reset()
+            self._effect.stepped(self, self._effect.missing())
             return
         self._rate_state.check_observed()
         if world_size() > 1 and self._probes and not self._sharded:
@@ -256,6 +261,8 @@ class RateFree(AveragingOptimizer, Joinable):
             any_process(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self.join_device)
         self.report = self._prober.finish(gradient, self._read, self._params()) or self.report
         state, scaler = self._rate_state, self._scaler
+        known = not (math.isnan(state.rate) and self._ready)  # a step may only learn the scaling
+        self._effect.stepped(self, without_effect(self.param_groups, gradient, known))
         if 0 < gradient < math.inf and not self._ready:
             for part in parts:
                 scaler.begin(self._with_state(part))

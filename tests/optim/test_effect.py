@@ -165,6 +165,29 @@ def test_a_layer_that_was_replaced(name):
 
 
 @every_optimizer
+def test_a_layer_that_was_replaced_among_others(name):
+    """The others train, so it is a note; what another optimizer trains is none, and no layer that is left out."""
+    note = "was a layer replaced"
+    model, opt = made(name)
+    steps(opt, loss_of(model), "watch", 2)
+    assert not any(note in text for text in opt.report.notes)
+    model[2] = nn.Linear(16, 3).to(F64)
+    notes = []
+    for t in range(100):
+        steps(opt, loss_of(model), "watch", 1, first=2 + t)
+        notes.append(opt.report)
+    assert sum(any(note in text for text in r.notes) for r in {id(r): r for r in notes}.values()) == 1
+
+    whole = net("mlp")
+    part = OPTIMIZERS[name](whole[0].parameters())
+    steps(part, loss_of(whole), "watch", 20)
+    assert not any(note in text for text in part.report.notes)
+    more = OPTIMIZERS[name]([*whole.parameters(), nn.Parameter(torch.ones(2, dtype=F64))])
+    steps(more, loss_of(whole), "watch", 20)
+    assert not any(note in text for text in more.report.notes)
+
+
+@every_optimizer
 @every_way
 def test_exact_zeros_are_said_once_and_few_are_not(name, way):
     model, opt = made(name)

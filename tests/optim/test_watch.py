@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -144,3 +146,20 @@ def test_weights_in_single_precision_and_complex_ones():
         opt.step()
     opt.finish()
     assert float((w.detach() - (0.5 + 0.5j)).abs().max()) < 0.2
+
+
+@pytest.mark.parametrize("way", ["watch", "closure"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_notes_are_those_of_the_last_probe(way, optimizer):
+    _, _, opt, model = run("mlp", way, optimizer, steps=5)
+    opt.report = replace(opt.report, notes=("of an earlier probe",))
+    opt._unread = ()
+    loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
+    before = opt.report
+    for t in range(200):
+        train(opt, loss, [batch("mlp", t)], way)
+        if opt.report is not before:
+            assert len(set(opt.report.notes)) == len(opt.report.notes) <= 4
+            assert not opt._unread
+            before = opt.report
+    assert "of an earlier probe" not in before.notes

@@ -46,11 +46,14 @@ class Effect:
         self._reached: bool | None = None  # whether backward has reached a parameter; None: not known
         self._cleared = False  # whether gradients were cleared after a training pass
         self._early = False  # whether the last watch() ended before backward
+        self._strays = 0  # parameters without a gradient, next to others that had one
+        self._noted = False
 
     def passed(self, done: TrainingPass | None) -> None:
         """A training pass has ended; `done` is None if nothing was recorded of it."""
         if done is not None and done.seen:
             self._reached = self._reached or done.reached
+            self._strays = done.strays if done.reached else 0
         self._early = done is not None and not done.seen
 
     def cleared(self) -> None:
@@ -83,6 +86,16 @@ class Effect:
                 f"{type(opt).__name__}: no training pass was seen for {UNSEEN} steps, and the rate follows curvature no more; "
                 "call opt.step(closure), opt.watch() or opt.observe(loss, batch) with each batch"
             )
+
+    def notes(self) -> tuple[str, ...]:
+        """A note, once, if some of the parameters get no gradient, and parameters of others do."""
+        if self._noted or not self._strays:
+            return ()
+        self._noted = True
+        return (
+            f"{self._strays} parameters had no gradient, and backward() reached parameters that the optimizer does not have; was "
+            "a layer replaced after the optimizer was made?",
+        )
 
     def _say(self, text: str) -> None:
         """Warn, once with each text."""

@@ -259,7 +259,8 @@ class RateFree(AveragingOptimizer, Joinable):
         if self._join_config.enable:
             Join.notify_join_context(self)
             any_process(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self.join_device)
-        self.report = self._prober.finish(gradient, self._read, self._params()) or self.report
+        if report := self._prober.finish(gradient, self._read, self._params()):
+            self.report = replace(report, notes=(*report.notes, *self._effect.notes()))
         state, scaler = self._rate_state, self._scaler
         known = not (math.isnan(state.rate) and self._ready)  # a step may only learn the scaling
         self._effect.stepped(self, without_effect(self.param_groups, gradient, known))

@@ -242,3 +242,12 @@ def test_where_rotated_eps_is_in_units_of_the_largest_gradient_of_all_probes():
         for gradient in (1.0, 3.0, math.nan, math.inf, 0.0, 2.0):
             state.measure(gradient)
         assert state.gradient == expected
+
+
+@pytest.mark.parametrize("lr", [1.0, 0.1, 0.01, 0.0])
+def test_the_distance_of_a_difference_is_the_coming_step_under_any_schedule(lr):
+    state = RateState(rate=1.0, log_rate=9.0, length=1.0)
+    for _ in range(2000):
+        state.steps += 1
+        state.average(lr)
+    assert state.distance(0.9, lr) == pytest.approx(lr * (0.1 + 0.9 * state.newest(0.0)), rel=1e-3)

@@ -66,6 +66,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
     """Checks a whole checkpoint before it takes over any of it, and watches one training pass at a time."""
 
     _incoming: Any = None  # adopted once torch has accepted its own part of a checkpoint
+    _effect: Effect
     _watching = False  # whether a watch() is open
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:

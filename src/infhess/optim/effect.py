@@ -28,13 +28,11 @@ UNREACHED = (
     "are final"
 )
 ZERO = (
-    "all gradients were exactly zero; look for a mask over all the data, a loss with weight 0, or dead units, unless the loss is "
-    "at its minimum"
+    "all gradients were exactly zero; unless the loss is at its minimum, look for a mask over all the data, a loss with weight 0, "
+    "or dead units"
 )
 NO_RATE = "no learning rate is known; the notes of opt.report say why, and the loss may have to be larger or smoother"
-EARLY = (
-    "watch() ended before backward() for 10 steps in a row, so that no curvature was seen; put both forward and backward into it"
-)
+EARLY = "watch() ended before backward() for 10 steps in a row, so that no curvature was seen; put both forward and backward into it"
 
 
 class Effect:
@@ -42,7 +40,9 @@ class Effect:
 
     def __init__(self) -> None:
         self._said: set[str] = set()
-        self.idle = self._blind = self._unseen = 0  # steps in a row: without effect, without backward in watch(), without pass
+        self.idle = self._blind = self._unseen = (
+            0  # steps in a row: without effect, without backward in watch(), without pass
+        )
         self._reached: bool | None = None  # whether backward has reached a parameter; None: not known
         self._cleared = False  # whether gradients were cleared after a training pass
         self._early = False  # whether the last watch() ended before backward
@@ -93,8 +93,8 @@ class Effect:
             return ()
         self._noted = True
         return (
-            f"{self._strays} parameters had no gradient, and backward() reached parameters that the optimizer does not have; was "
-            "a layer replaced after the optimizer was made?",
+            f"{self._strays} parameters had no gradient, and backward() reached parameters that the optimizer does not have; "
+            "was a layer replaced after the optimizer was made?",
         )
 
     def _say(self, text: str) -> None:

@@ -242,7 +242,10 @@ class Preconditioned(Wrapper):
         self._follow(decision)
         if decision.values is None:
             return None
-        (products, points), notes = context.cost, (*decision.notes, *state.diagnostics(self._asked_rank), *self._effect.notes())
+        (products, points), notes = (
+            context.cost,
+            (*decision.notes, *state.diagnostics(self._asked_rank), *self._effect.notes()),
+        )
         bars, cost = torch.full_like(decision.values, torch.nan), (products, 0, time.perf_counter() - started)
         return self._tell(Report(decision.values, bars, state.step, *cost, notes, points, state.step_std))
 

@@ -19,6 +19,7 @@ from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.batch_source import Hessian, check_loss
 from infhess.curvature.batches import Batch, sizes_of
+from infhess.curvature.random_state import RandomState
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
 from infhess.optim.averaging.averaged import AveragingOptimizer
@@ -99,18 +100,11 @@ class RateFree(AveragingOptimizer, Joinable):
 
     @property
     def rate(self) -> Rate:
-        """The learning rate in use, with its uncertainty; NaN until curvature was seen."""
-        return self._rate_state.uncertain
+        """The learning rate in use, `lr` included, with its uncertainty; NaN until curvature was seen.
 
-    @property
-    def _ready(self) -> bool:
-        """Whether D is known: a scaling may learn it from a first gradient, in a step that moves nothing."""
-        return not math.isnan(self._rate_state.rate) or self._scaling.ready(self.state.values())
-
-    @property
-    def _probes(self) -> bool:
-        """Whether curvature is probed at the coming step."""
-        return self._rate_state.due and self._ready
+        If groups differ in `lr`, it is that of the group with the largest.
+        """
+        return self._rate_state.uncertain.times(self._scale)
 
     def _read(self, probe: AnyProbe) -> Reading:
         """Read a probe along the direction of the coming step."""
@@ -163,7 +157,9 @@ class RateFree(AveragingOptimizer, Joinable):
             prober.reset()
             raise
         prober.attempt(self._kept.add, loss, batch, params)
-        self.report = report or self.report
+        if report is not None:
+            coming = prober.coming(self._scale).times(self._scale)
+            self.report = report = replace(report, rate=coming)
         return report
 
     @contextmanager
@@ -212,7 +208,7 @@ class RateFree(AveragingOptimizer, Joinable):
         loss = random_state = None
         if closure is not None:
             self._to_train("step")
-            random_state = torch.get_rng_state() if self._probes else None
+            random_state = RandomState(self._params()) if self._probes else None
             with torch.enable_grad():
                 loss = self._run(closure, graph=not (self._sharded or self._rate_state.differences))
         self._outside_watch("step")  # a closure may end it, as Lightning's does
@@ -234,10 +230,10 @@ class RateFree(AveragingOptimizer, Joinable):
                     self.report = replace(self.report, notes=(note, *self.report.notes))
         return loss
 
-    def _difference(self, closure: Callable[[], Any], random_state: Tensor | None) -> None:
+    def _difference(self, closure: Callable[[], Any], random_state: RandomState | None) -> None:
         """Make the coming probe a second run of the closure."""
         assert random_state is not None
-        distance = self._rate_state.distance(self.param_groups[0]["betas"][0])
+        distance = self._rate_state.distance(self.param_groups[0]["betas"][0], self._scale)
         points = int(self._rate_state.observed)
 
         def again() -> None:
@@ -273,6 +269,10 @@ class RateFree(AveragingOptimizer, Joinable):
             state.skip(math.isfinite(gradient))
             return
         advance([self._with_state(part) for part in parts], scaler, state, self._size)
+        if (
+            self.report is not None and state.steps_at_probe == state.steps
+        ):  # probed for this step, which has set its rate
+            self.report = replace(self.report, rate=self.rate)
 
     # ---- copies, and processes that run out of data before others
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,6 +62,21 @@ class AveragingOptimizer(CurvatureOptimizer):
     @property
     def _rate_state(self) -> RateState:
         return self._prober.state
+
+    @property
+    def _scale(self) -> float:
+        """The largest factor that the user or a scheduler has set on the rate."""
+        return max(float(group["lr"]) for group in self.param_groups)
+
+    @property
+    def _ready(self) -> bool:
+        """Whether D is known: a scaling may learn it from a first gradient, in a step that moves nothing."""
+        return not math.isnan(self._rate_state.rate) or self._scaling.ready(self.state.values())
+
+    @property
+    def _probes(self) -> bool:
+        """Whether curvature is probed at the coming step."""
+        return self._rate_state.due and self._ready
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; its average begins with the next step."""

@@ -24,7 +24,7 @@ from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import MicroBatch, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.rate.settings import RateFreeRule
-from infhess.optim.reports import RateReport
+from infhess.optim.reports import Rate, RateReport
 from infhess.optim.scalings.scaler import Scaler
 
 # If the length of the gradient has changed by more than this since the probe, it was clipped or added to: read again.
@@ -61,7 +61,7 @@ class Prober:
         self.probe: AnyProbe | None = None
         self.micro_batches, self.tokens, self.state.observed = 0, 0, 0.0
         self._before: RateState | None = None  # the state before this step's probe
-        self._probed = math.nan  # |g| at that probe
+        self._probed = self._direction = math.nan  # |g| and |Dg| at that probe
 
     def expects(self, sizes: Callable[..., tuple[int, int]], *given: Any) -> bool:
         """Count a micro-batch, with its numbers of points and of tokens; return whether the coming step probes curvature."""
@@ -136,7 +136,7 @@ class Prober:
             self.cost = probe.cost
         seen = all_reduce_mean([state.observed, float(self.tokens)], probe.params[0].device)
         state.count_points(*(world_size() * number for number in seen))
-        self._probed = reading.gradient
+        self._probed, self._direction = reading.gradient, reading.direction
         state.begin(sharded.size_of(probe.params), reading.direction)
         if math.isnan(reading.log_ratio):
             raise NothingToReadError(OVERFLOW if reading.overflow else NOTHING)
@@ -158,6 +158,13 @@ class Prober:
             self.reset()
         self.state.micro_batches = micro_batches
         return report
+
+    def coming(self, scale: float) -> Rate:
+        """The rate of the coming step, without the factor `scale`, if its gradient is the one just probed."""
+        ahead, params = copy(self.state), [] if self.probe is None else self.probe.params
+        if params and not math.isnan(ahead.rate):
+            ahead.advance(self._direction, sharded.size_of(params), scale)
+        return ahead.uncertain
 
     def expect_of_all(self) -> None:
         """A probe is due in all processes: one with nothing to probe reports that, so that the others do not wait for it."""

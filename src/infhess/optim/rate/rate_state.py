@@ -184,11 +184,12 @@ class RateState(Scalars):
         since = self.weight - before
         return min(1.0, self.largest**2 / since) if since > 0 else 1.0
 
-    def distance(self, beta: float) -> float:
-        """How far y moves with the coming step, as a share of |Dg|: η (1 − β₁ + β₁ c)."""
-        largest = max(self.largest, self.rate)
+    def distance(self, beta: float, scale: float = 1.0) -> float:
+        """How far y moves with the coming step, as a share of |Dg|: η (1 − β₁ + β₁ c), with `scale` in η and c."""
+        rate = scale * self.rate
+        largest = max(self.largest, rate)
         newest = largest**2 / (self.weight + largest**2) if self.weight > 0 else 1.0
-        return self.rate * (1 - beta + beta * newest)
+        return rate * (1 - beta + beta * newest)
 
     def diagnostics(self, before: float) -> tuple[str, ...]:
         """Notes on what reduced the rate since the last report, and why; `before` is what curvature allowed then."""

@@ -28,11 +28,11 @@ UNREACHED = (
     "are final"
 )
 ZERO = (
-    "all gradients were exactly zero; unless the loss is at its minimum, look for a mask over all the data, a loss with weight 0, "
-    "or dead units"
+    "all gradients were exactly zero; unless the loss is at its minimum, look for a mask over all the data, dead units, or a "
+    "weight of 0 on the loss"
 )
 NO_RATE = "no learning rate is known; the notes of opt.report say why, and the loss may have to be larger or smoother"
-EARLY = "watch() ended before backward() for 10 steps in a row, so that no curvature was seen; put both forward and backward into it"
+EARLY = "watch() ended before backward() for 10 steps in a row, so no curvature was seen; put both passes into it"
 
 
 class Effect:

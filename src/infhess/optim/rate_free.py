@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.distributed.algorithms.join import Join, Joinable
 
 from infhess._checks import count
 from infhess._distributed import any_process, world_size
@@ -22,11 +22,11 @@ from infhess.curvature.batches import Batch, sizes_of
 from infhess.curvature.random_state import RandomState
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
-from infhess.optim.averaging.averaged import AveragingOptimizer
 from infhess.optim.checkpoint import Loss
 from infhess.optim.effect import without_effect
-from infhess.optim.joining import ShadowSteps
+from infhess.optim.joining import JoiningOptimizer
 from infhess.optim.rate.difference_probe import DifferenceProbe
+from infhess.optim.rate.group_options import note_on_decay, warn_of_factor
 from infhess.optim.rate.live import live
 from infhess.optim.rate.probe import Reading
 from infhess.optim.rate.prober import AnyProbe, read
@@ -35,7 +35,7 @@ from infhess.optim.scalings import checked_defaults
 from infhess.optim.stepping import advance
 
 
-class RateFree(AveragingOptimizer, Joinable):
+class RateFree(JoiningOptimizer):
     """An optimizer for nets without a learning rate to tune.
 
     z moves by the scaled gradient Dg, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x (Defazio et al.
@@ -44,8 +44,8 @@ class RateFree(AveragingOptimizer, Joinable):
 
     Args:
         params: as for any torch optimizer.
-        weight_decay: by default half of what noise adds to the length of a matrix is removed (diagonal scaling: nothing). A
-            number means decoupled decay, as in AdamW: the share of y removed per unit of learning rate.
+        weight_decay: "auto" or None: half of what noise adds to the length of a matrix is removed (diagonal scaling: nothing).
+            A number means decoupled decay, as in AdamW: the share of y removed per unit of learning rate.
         scaling: D: "kronecker", Adam's scaling in rotated coordinates of each matrix (SOAP, Vyas et al. 2024), or "diagonal",
             Adam's own. "kronecker" takes fewer steps, but for a layer of out × in up to 512 · out · in operations per step and
             128 · (out + in) numbers of memory more: for small batches and wide dense layers "diagonal" may be faster.
@@ -82,7 +82,7 @@ class RateFree(AveragingOptimizer, Joinable):
         params: Iterable[Any],
         *,
         scaling: str = "kronecker",
-        weight_decay: float | None = None,
+        weight_decay: float | str | None = "auto",
         betas: tuple[float, float] | None = None,
         lr: float | Tensor = 1.0,
         eps: float | None = None,
@@ -95,6 +95,7 @@ class RateFree(AveragingOptimizer, Joinable):
         super().__init__(params, defaults)
         Joinable.__init__(self)
 
+    _started = _noted = False  # whether a step was made, and a report given, since the optimizer was made
     # Context for a second run of the closure: callbacks use it to avoid logging twice.
     around_second_run: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -159,7 +160,7 @@ class RateFree(AveragingOptimizer, Joinable):
         prober.attempt(self._kept.add, loss, batch, params)
         if report is not None:
             coming = prober.coming(self._scale).times(self._scale)
-            self.report = report = replace(report, rate=coming)
+            self.report = report = self._with_notes(replace(report, rate=coming))
         return report
 
     @contextmanager
@@ -242,7 +243,16 @@ class RateFree(AveragingOptimizer, Joinable):
 
         self._prober.again = DifferenceProbe(self._params(), again, random_state, distance, points)
 
+    def _with_notes(self, report: RateReport) -> RateReport:
+        """A report with what is noted once only."""
+        options = () if self._noted else note_on_decay(self.param_groups, self.defaults["weight_decay"])
+        self._noted = True
+        return replace(report, notes=(*report.notes, *self._effect.notes(), *options))
+
     def _step(self) -> None:
+        if not self._started:
+            self._started = True
+            warn_of_factor(self.param_groups, self._made_with, float(self.defaults["lr"]))
         parts = [part for part in map(live, self.param_groups) if part.params]
         if not parts:
             self._prober.reset()
@@ -256,7 +266,7 @@ class RateFree(AveragingOptimizer, Joinable):
             Join.notify_join_context(self)
             any_process(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self.join_device)
         if report := self._prober.finish(gradient, self._read, self._params()):
-            self.report = replace(report, notes=(*report.notes, *self._effect.notes()))
+            self.report = self._with_notes(report)
         state, scaler = self._rate_state, self._scaler
         known = not (math.isnan(state.rate) and self._ready)  # a step may only learn the scaling
         self._effect.stepped(self, without_effect(self.param_groups, gradient, known))
@@ -282,17 +292,3 @@ class RateFree(AveragingOptimizer, Joinable):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         Joinable.__init__(self)
-
-    def join_hook(self, **kwargs: Any) -> JoinHook:
-        """Hook for `torch.distributed.algorithms.Join([model, opt])`."""
-        return ShadowSteps(self)
-
-    @property
-    def join_device(self) -> torch.device:
-        """The device of the parameters."""
-        return self._params()[0].device
-
-    @property
-    def join_process_group(self) -> Any:
-        """The process group: all processes."""
-        return torch.distributed.group.WORLD

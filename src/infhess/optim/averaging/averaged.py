@@ -17,6 +17,7 @@ from infhess.curvature.flat import real
 from infhess.optim import sharded
 from infhess.optim.averaging.batch_norm import KeptBatches, Statistics
 from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
+from infhess.optim.rate.group_options import without_auto
 from infhess.optim.rate.live import Live
 from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
@@ -38,6 +39,8 @@ class AveragingOptimizer(CurvatureOptimizer):
     z and x are part of the optimizer's state, so checkpoints do not depend on which weights are in the model. A parameter
     gets its state when it first trains; frozen parameters have none.
     """
+
+    _made_with = 0.0  # the largest `lr` that a group was made with
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self._prober = Prober(SCALINGS[defaults["scaling"]].rule)
@@ -80,7 +83,9 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; its average begins with the next step."""
+        without_auto(param_group)
         super().add_param_group(param_group)
+        self._made_with = max(self._made_with, float(self.param_groups[-1]["lr"]))
         self._find_sharded()
         for p in self.param_groups[-1]["params"]:
             if p.requires_grad:

@@ -93,11 +93,31 @@ class CurvatureOptimizer(torch.optim.Optimizer):
                 or torch_optimizer._global_optimizer_pre_hooks
                 or torch_optimizer._global_optimizer_post_hooks
             )
-            if hooks or torch._C._autograd._profiler_enabled():
-                return watched(self, *args, **kwargs)
-            return func(self, *args, **kwargs)
+            try:
+                if hooks or torch._C._autograd._profiler_enabled():
+                    return watched(self, *args, **kwargs)
+                return func(self, *args, **kwargs)
+            except RuntimeError as error:
+                self._check_dtypes(error)
+                raise
 
         return step
+
+    def _kept_as(self, p: Tensor) -> torch.dtype:
+        """The dtype of the state of a parameter."""
+        return real(p.detach()).dtype
+
+    def _check_dtypes(self, error: RuntimeError) -> None:
+        """An error of a step is explained if parameters have changed their dtype since their state was made."""
+        for p in self._params():
+            kept, fits = self.state.get(p, {}), self._kept_as(p)
+            for value in kept.values():
+                if isinstance(value, Tensor) and value.is_floating_point() and value.shape == p.shape != ():
+                    if value.dtype != fits:
+                        raise RuntimeError(
+                            f"{type(self).__name__}.step: parameters have become {p.dtype} since the optimizer's state was made "
+                            f"in {value.dtype}; make the optimizer after model.half(), model.double() or model.to(dtype)"
+                        ) from error
 
     # ---- checkpoints
 

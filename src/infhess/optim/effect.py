@@ -31,7 +31,7 @@ ZERO = (
     "all gradients were exactly zero; unless the loss is at its minimum, look for a mask over all the data, dead units, or a "
     "weight of 0 on the loss"
 )
-NO_RATE = "no learning rate is known; the notes of opt.report say why, and the loss may have to be larger or smoother"
+NO_RATE = "no learning rate is known; were training passes seen? the notes of opt.report say what a probe lacked"
 EARLY = "watch() ended before backward() for 10 steps in a row, so no curvature was seen; put both passes into it"
 
 

@@ -22,6 +22,7 @@ from infhess.curvature.batches import Batch, sizes_of
 from infhess.curvature.random_state import RandomState
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
+from infhess.optim.averaging.other_changes import note_on_changes
 from infhess.optim.checkpoint import Loss
 from infhess.optim.effect import without_effect
 from infhess.optim.joining import JoiningOptimizer
@@ -247,7 +248,8 @@ class RateFree(JoiningOptimizer):
         """A report with what is noted once only."""
         options = () if self._noted else note_on_decay(self.param_groups, self.defaults["weight_decay"])
         self._noted = True
-        return replace(report, notes=(*report.notes, *self._effect.notes(), *options))
+        changed = note_on_changes(self.param_groups, self._betas, self.state)
+        return replace(report, notes=(*report.notes, *self._effect.notes(), *options, *changed))
 
     def _step(self) -> None:
         if not self._started:
@@ -273,12 +275,13 @@ class RateFree(JoiningOptimizer):
         if 0 < gradient < math.inf and not self._ready:
             for part in parts:
                 scaler.begin(self._with_state(part))
-            state.observed_at = state.steps  # the scaling learns from this gradient, without a step
+            state.observed_at = state.steps or -1.0  # seen; the scaling learns from this gradient, without a step
             return
         if math.isnan(state.rate) or not math.isfinite(gradient):
             state.skip(math.isfinite(gradient))
             return
         advance([self._with_state(part) for part in parts], scaler, state, self._size)
+        self._betas = [group["betas"][0] for group in self.param_groups]
         if (
             self.report is not None and state.steps_at_probe == state.steps
         ):  # probed for this step, which has set its rate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -40,6 +40,7 @@ class AveragingOptimizer(CurvatureOptimizer):
     gets its state when it first trains; frozen parameters have none.
     """
 
+    _betas: Sequence[float] = ()  # β₁ of each group at the last step
     _made_with = 0.0  # the largest `lr` that a group was made with
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
@@ -114,6 +115,9 @@ class AveragingOptimizer(CurvatureOptimizer):
             self._publish()
         return part._replace(owns=owns, ages=ages)
 
+    def _kept_as(self, p: Tensor) -> torch.dtype:
+        return torch.promote_types(super()._kept_as(p), torch.float32)
+
     # ---- the averaged weights
 
     @contextmanager
@@ -163,7 +167,11 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     @full_precision
     def resume(self) -> None:
-        """Put the training weights into the model: for checkpoints whose model file holds the averaged weights."""
+        """Put the training weights into the model: for checkpoints whose model file holds the averaged weights.
+
+        Training then goes on bit for bit. BatchNorm's running statistics stay those of the file, which training does not use;
+        they follow the training weights within some batches, and `averaged` and `finish` compute their own.
+        """
         self._outside("resume")
         betas = {p: group["betas"] for group in self.param_groups for p in group["params"]}
         for p, own in self._trained():

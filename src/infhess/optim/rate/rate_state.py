@@ -172,7 +172,7 @@ class RateState(Scalars):
         """Skip a step for lack of a rate or of a finite gradient; the next batch may be probed again."""
         self.waiting += finite
         self.skipped += not finite
-        self.observed, self.observed_at = 0.0, self.steps
+        self.observed, self.observed_at = 0.0, self.steps or -1.0  # 0 means that nothing was seen
 
     def average(self, scale: float) -> None:
         """Update m, the largest rate so far, and Σm²."""
@@ -203,7 +203,7 @@ class RateState(Scalars):
             (self.shortened, f"shortened: the gradient was more than {self.rule.longer:g} times as long as usual"),
             (self.skipped, SKIPPED),
             (self.bounded, f"kept to {self.rule.longest:.0%} of |w|; curvature allows for {self.allowed:.3g}"),
-            (self.waiting, "not made: no gradient has been other than zero so far"),
+            (self.waiting, "not made: no learning rate was known, for want of a gradient or of a training pass"),
         ):
             notes += [steps_were(count, what)] if count else []
         if self._noise_factor > 1:

@@ -96,6 +96,7 @@ def test_it_is_the_rule_step_by_step(weight_decay, lr, schedule):
     torch.testing.assert_close(flat(ours), w, rtol=1e-7, atol=1e-9)
     with opt.averaged():
         torch.testing.assert_close(flat(ours), xbar, rtol=1e-7, atol=1e-9)
+    eta *= opt.param_groups[0]["lr"]  # as the coming step has it
     assert float(opt.rate) == pytest.approx(eta, rel=1e-7)
     assert opt.rate.std == pytest.approx(eta * P**0.5, rel=1e-7)
 

@@ -315,8 +315,20 @@ def test_no_start_over_without_a_training_pass_that_could_be_probed():
 def test_a_state_afresh_is_that_before_the_first_step_but_for_what_batches_are_like():
     old = settled(slow=1.0, usual=5.0, gradient=7.0, noisy=300.0, largest=9.0, points=64.0, shortened=3.0)
     old.rule = KRONECKER
-    new, first = old.afresh(), RateState(points=64.0, usual=5.0, most_usual=5.0, shortened=3.0, started_over=1.0)
+    new, first = (
+        old.afresh(),
+        RateState(points=64.0, usual=5.0, most_usual=5.0, shortened=3.0, started_over=1.0, observed_at=-1.0),
+    )
     assert new.rule is KRONECKER
     assert new.tensor().tolist() == pytest.approx(first.tensor().tolist(), nan_ok=True)
     assert "started over" in " ".join(new.diagnostics(math.inf))
     assert "started over" not in " ".join(new.diagnostics(math.inf))
+
+
+@pytest.mark.parametrize("lr", [1.0, 0.1, 0.01, 0.0])
+def test_the_distance_of_a_difference_is_the_coming_step_under_any_schedule(lr):
+    state = RateState(rate=1.0, log_rate=9.0, length=1.0)
+    for _ in range(2000):
+        state.steps += 1
+        state.average(lr)
+    assert state.distance(0.9, lr) == pytest.approx(lr * (0.1 + 0.9 * state.newest(0.0)), rel=1e-3)

@@ -121,7 +121,7 @@ def derivative(
 _ONCE = torch.autograd.function.once_differentiable(lambda _: None).__code__
 
 
-def _nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
+def nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
     """The autograd nodes behind these tensors."""
     todo, seen = [o.grad_fn for o in outputs], set()
     while todo:
@@ -134,7 +134,7 @@ def _nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
 
 def _reentrant(outputs: Sequence[Tensor]) -> bool:
     """Whether the graph has a reentrant checkpoint: the loss seems not to depend on parameters inside it."""
-    return any(node.name().startswith("CheckpointFunction") for node in _nodes(outputs))
+    return any(node.name().startswith("CheckpointFunction") for node in nodes(outputs))
 
 
 def check_twice_differentiable(loss: Tensor) -> bool:
@@ -143,7 +143,7 @@ def check_twice_differentiable(loss: Tensor) -> bool:
     Returns False if some operations have to be replaced by those of `TwiceDifferentiable`.
     """
     right = True
-    for node in _nodes([loss]):
+    for node in nodes([loss]):
         right &= not node.name().startswith("WeightNorm")
         function: Any = getattr(node, "_forward_cls", None)
         if getattr(getattr(function, "backward", None), "__code__", None) is _ONCE:

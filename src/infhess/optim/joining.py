@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed.algorithms.join import JoinHook
+from torch.distributed.algorithms.join import Joinable, JoinHook
 
 from infhess._distributed import all_reduce_mean, any_process, rank
 from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer
@@ -38,3 +39,21 @@ class ShadowSteps(JoinHook):
         for t in tensors:
             distributed.broadcast(t, int(last))
         self._opt._take_scalars(owns[0][NUMBERS])
+
+
+class JoiningOptimizer(AveragingOptimizer, Joinable):
+    """An optimizer that `torch.distributed.algorithms.Join([model, opt])` takes."""
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """Hook for `torch.distributed.algorithms.Join([model, opt])`."""
+        return ShadowSteps(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device of the parameters."""
+        return self._params()[0].device
+
+    @property
+    def join_process_group(self) -> Any:
+        """The process group: all processes."""
+        return torch.distributed.group.WORLD

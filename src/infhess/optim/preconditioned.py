@@ -241,7 +241,10 @@ class Preconditioned(Wrapper):
         self._follow(decision)
         if decision.values is None:
             return None
-        (products, points), notes = context.cost, (*decision.notes, *state.diagnostics(self._asked_rank))
+        (products, points), notes = (
+            context.cost,
+            (*decision.notes, *state.diagnostics(self._asked_rank), *self._effect.notes()),
+        )
         bars, cost = torch.full_like(decision.values, torch.nan), (products, 0, time.perf_counter() - started)
         return self._tell(Report(decision.values, bars, state.step, *cost, notes, points, state.step_std))
 
@@ -275,7 +278,8 @@ class Preconditioned(Wrapper):
             # The very first decision used one micro-batch alone, and there was no `update` before it.
             if self._acted and self._state.steps == 1 and math.isnan(self._state.steps_at_build):
                 self.reset()
-            if not self._acted and (report := self._act()):
+            returns = self._observed[-1].loss is not None  # from `observe`: the next one returns these notes, too
+            if not self._acted and (report := self._act()) and returns:
                 self._unread = report.notes
             self._state.micro_batches = float(len(self._observed))
         self._observed.clear()

@@ -18,6 +18,7 @@ from infhess.optim.base_optimizers import adaptive, bare_step, made_with_rate
 from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
 from infhess.optim.controllers.context import Decision
 from infhess.optim.controllers.controller_state import ControllerState
+from infhess.optim.effect import NO_RATE, ZERO, all_zero, not_finite
 from infhess.optim.preconditioning.directions import PREFIX, PreconditionerState, like_of, numbers, split_entries
 from infhess.optim.preconditioning.scaled_step import scaled_step
 from infhess.optim.sharded import check_whole
@@ -111,16 +112,38 @@ class Wrapper(CurvatureOptimizer):
             with torch.enable_grad():
                 loss = self._run(closure) if self._watches_closures else closure()
         self._outside_watch("step")  # a closure may end it, as Lightning's does
+        self._effect.unseen(self, self._follows and not self._micro_batches)
         if self._micro_batches:
             self._before_step()
+        skipped = self._state.skipped
         if not self._state.active:
             bare_step(self.base)
         else:
             with torch.no_grad():
                 scaled_step(self.base, self._preconditioner_state)
+        self._effect.stepped(self, self._without_effect(self._state.skipped > skipped))
         if not self._published:
             self._publish()
         return loss
+
+    def _without_effect(self, skipped: bool) -> str | None:
+        """Why the step just made has changed nothing; None if it has changed something."""
+        grads = [p.grad for p in self._params()]
+        if all(g is None for g in grads):
+            return self._effect.missing()
+        if not self._state.active:  # the base's own step, of which nothing is known
+            return None
+        if skipped:
+            return not_finite(self.param_groups)
+        if all_zero(grads):
+            return ZERO
+        return NO_RATE if self._state.step == 0 else None
+
+    @property
+    def _follows(self) -> bool:
+        """Whether training passes were seen since the last `update`: more are expected."""
+        began = self._state.steps_at_build
+        return self._state.steps > (0.0 if math.isnan(began) else began)
 
     @property
     def _watches_closures(self) -> bool:

@@ -92,7 +92,10 @@ def check_gradient(along: float) -> None:
 def check_finite(product: float) -> None:
     """Check that a number computed from a product is finite."""
     if not product < math.inf:
-        raise ValueError("a product holds NaN or infinity; is the loss finite and smooth at this point?")
+        raise ValueError(
+            "a product holds NaN or infinity; is the loss finite and smooth at this point? in float16 it may overflow: use "
+            "bfloat16, or a smaller scale of the loss"
+        )
 
 
 def check_curvature(value: float) -> None:

@@ -96,6 +96,7 @@ class RateState(Scalars):
         )
         new = replace(RateState(), **{name: getattr(self, name) for name in kept})
         new.rule, new.most_usual, new.started_over = self.rule, self.usual, self.started_over + 1
+        new.observed_at = -1.0  # training passes were seen
         return new
 
     def see(self, log_ratio: float, gradient: float = math.inf) -> None:
@@ -217,7 +218,7 @@ class RateState(Scalars):
         """Skip a step for lack of a rate or of a finite gradient; the next batch may be probed again."""
         self.waiting += finite
         self.skipped += not finite
-        self.observed, self.observed_at = 0.0, self.steps
+        self.observed, self.observed_at = 0.0, self.steps or -1.0  # 0 means that nothing was seen
 
     def average(self, scale: float) -> None:
         """Add the weight s m² of the newest iterate, with m the largest rate so far and s the factor of a schedule.
@@ -233,11 +234,11 @@ class RateState(Scalars):
         since = self.weight - before
         return min(1.0, self.scale * self.largest**2 / since) if since > 0 else 1.0
 
-    def distance(self, beta: float) -> float:
-        """How far y moves with the coming step, as a share of |Dg|: η (1 − β₁ + β₁ c)."""
-        largest = max(self.largest, self.rate)
-        newest = largest**2 / (self.weight + largest**2) if self.weight > 0 else 1.0
-        return self.rate * (1 - beta + beta * newest)
+    def distance(self, beta: float, scale: float = 1.0) -> float:
+        """How far y moves with the coming step, as a share of |Dg|: η (1 − β₁ + β₁ c), with `scale` in η and c."""
+        weight = scale * max(self.largest, self.rate) ** 2
+        newest = weight / (self.weight + weight) if self.weight > 0 else 1.0
+        return scale * self.rate * (1 - beta + beta * newest)
 
     def diagnostics(self, before: float) -> tuple[str, ...]:
         """Notes on what reduced the rate since the last report, and why; `before` is what curvature allowed then."""
@@ -251,7 +252,7 @@ class RateState(Scalars):
             (self.shortened, f"shortened: the gradient was more than {self.rule.longer:g} times as long as usual"),
             (self.skipped, SKIPPED),
             (self.bounded, f"kept to {self.rule.longest:.0%} of |w|; curvature allows for {self.allowed:.3g}"),
-            (self.waiting, "not made: all gradients were zero"),
+            (self.waiting, "not made: all gradients were zero, or no learning rate was known yet"),
         ):
             notes += [steps_were(count, what)] if count else []
         if self.started_over:

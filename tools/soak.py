@@ -1,4 +1,4 @@
-"""Tiny nets trained twenty times as long as they need to fit their data: the loss at the end, the best, the worst since a quarter.
+"""Tiny nets trained twenty times as long as they need to fit their data: their loss at the end, the best and the worst one.
 
 usage: python tools/soak.py [SEED ...]
 

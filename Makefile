@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 .PHONY: demo test test-long check format docs docs-serve release-check clean
 
 demo: .venv/.demo
-	$(BIN)/infhess demo
+	$(BIN)/infhess demo --out runs/demo
 
 test: .venv/.dev
 	$(PYTEST)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -61,6 +62,12 @@ def remedies() -> Iterator[None]:
     except (ValueError, TypeError, OSError) as error:
         typer.secho(f"infhess: {' '.join(str(error).split())}", err=True, fg="red")
         raise typer.Exit(2) from error
+
+
+def with_out(out: Path | None, *, fresh: bool) -> None:
+    """Raise an error if rows are to be set aside and none are written."""
+    if fresh and out is None:
+        raise ValueError("--fresh sets aside the rows of an earlier --out; give --out as well, or leave --fresh out")
 
 
 def one_kind(given: Mapping[str, bool]) -> str:

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 # ClickException, wherever this version of Typer has it.
 USAGE: type[Exception] = typer.BadParameter.__mro__[2]
 
-INTERRUPTED = 130  # Typer's status after Ctrl-C
+INTERRUPTED = 130  # the status after Ctrl-C, as of any program
 
 
 class OneLine(TyperGroup):
@@ -36,13 +36,20 @@ class OneLine(TyperGroup):
             return run()
         try:
             status = run()
-            if status == INTERRUPTED:
-                typer.secho("infhess: interrupted; the same command goes on where it stopped", err=True, fg="red")
         except typer.Abort:
             status = 1
         except USAGE as error:
             status = _told(error)
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt  # infhess.__main__ says so
         sys.exit(status if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C in it has the same status in every version of Typer."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Exit(INTERRUPTED) from error
 
 
 def _told(error: Any) -> int:

@@ -12,18 +12,7 @@ CODE = re.compile(r"(```.*?```|`[^`\n]*`)", flags=re.S)
 
 
 def marked_up(docstring: str) -> str:
-    """The Markdown of a docstring.
-
-    >>> print(marked_up("Cov [i=k][j=l].\\n\\n>>> f()\\n[1][0]\\n\\nMore."))
-    Cov [i=k]&#91;j=l].
-    <BLANKLINE>
-    ```pycon
-    >>> f()
-    [1][0]
-    ```
-    <BLANKLINE>
-    More.
-    """
+    """The Markdown of a docstring: "Cov [i=k][j=l]" is no link, and an example stands in a fence."""
     fenced = EXAMPLE.sub(lambda match: f"{match[1]}```pycon\n{match[0]}\n{match[1]}```", docstring)
     parts = CODE.split(fenced)  # what stands in code is at the odd places
     return "".join(part if i % 2 else part.replace("][", "]&#91;") for i, part in enumerate(parts))

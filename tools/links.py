@@ -28,11 +28,13 @@ class Page(HTMLParser):
         self.anchors: set[str] = set()
         self.bare: list[str] = []
         self.tex: list[str] = []
-        self.inside = ""
+        self.inside, self.quoted = "", False
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collect."""
+        if (self.inside, tag) == ("blockquote", "blockquote"):  # what Markdown makes of >>> where no code is seen
+            self.quoted = True
         self.inside = tag
         found = {name: value or "" for name, value in attrs}
         self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
@@ -59,6 +61,7 @@ def faults(site: Path) -> list[str]:
         found += [f"{where}: loads {url} from elsewhere" for url in page.loaded if urlsplit(url).netloc]
         found += [f"{where}: {image} has no alt text" for image in page.bare]
         found += [f"{where}: {tex.strip()[:60]} is TeX, not a formula" for tex in page.tex]
+        found += [f"{where}: an example is a quotation, not code"] if page.quoted else []
         for link in dict.fromkeys(page.links + page.loaded):
             target = resolved(path, link)
             if target is None:

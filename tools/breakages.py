@@ -107,7 +107,7 @@ GATES = (
     linked("what is loaded from elsewhere", '<script src="https://192.0.2.1/x.js"></script>', "192.0.2.1"),
     linked("examples as quotations", "<blockquote><blockquote>x</blockquote></blockquote>", "quotation"),
     looked_at("faint text", "runs/site/assets/site.css", ".md-typeset p { color: #bbb !important }\n", "faint"),
-    looked_at("wide pages", "runs/site/start/index.html", "<p style='width: 3000px'>x</p></article>", "3000"),
+    looked_at("wide pages", "runs/site/start/index.html", "<p style='width: 3000px'>x</p></article>", "P.: x"),
     looked_at("scripts that fail", "runs/site/start/index.html", "<script>nothing()</script></article>", "nothing"),
     # These build the site anew, broken: nothing looks at it after them.
     built("a page's broken link", "docs/glossary.md", END, "\n[x](nowhere.md)\n", "nowhere.md"),

@@ -8,10 +8,10 @@ export OMP_NUM_THREADS := 1
 export NO_MKDOCS_2_WARNING := 1
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test test-long check format docs docs-serve release-check clean
+.PHONY: demo test test-long check format docs docs-serve gates release-check clean
 
 demo: .venv/.demo
-	$(BIN)/infhess demo
+	$(BIN)/infhess demo --out runs/demo
 
 test: .venv/.dev
 	$(PYTEST)
@@ -43,9 +43,13 @@ format: .venv/.dev
 	@touch $@ .venv/.demo
 
 docs: .venv/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 	$(BIN)/python tools/links.py runs/site
 	$(BIN)/python -m pytest -m site tests/test_site.py
+
+# Breaks what each check guards, in a copy, and asks the check to see it: some minutes.
+gates: .venv/.docs
+	$(BIN)/python tools/gates.py
 
 docs-serve: .venv/.docs
 	INFHESS_GALLERY=kept $(BIN)/mkdocs serve

@@ -159,7 +159,7 @@ def test_what_braked_is_told_once_with_its_count():
         ["1", "step", "was"],
         *([f"{n}", "steps", "were"] for n in (2, 3, 4)),
     ]
-    words = ("more than 4 times as long", "NaN or infinity", "15% of |w|", "no gradient")
+    words = ("more than 4 times as long", "NaN or infinity", "15% of |w|", "no learning rate was known")
     assert all(word in note for word, note in zip(words, notes, strict=True))
     assert state.diagnostics(1.0) == ()
     state.rate = state.allowed

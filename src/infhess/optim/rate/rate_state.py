@@ -203,7 +203,10 @@ class RateState(Scalars):
             (self.shortened, f"shortened: the gradient was more than {self.rule.longer:g} times as long as usual"),
             (self.skipped, SKIPPED),
             (self.bounded, f"kept to {self.rule.longest:.0%} of |w|; curvature allows for {self.allowed:.3g}"),
-            (self.waiting, "not made: no learning rate was known, for want of a gradient or of a training pass"),
+            (
+                self.waiting,
+                "not made: no learning rate was known, as no gradient was other than zero or no pass was seen",
+            ),
         ):
             notes += [steps_were(count, what)] if count else []
         if self._noise_factor > 1:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.flat import Flat, real, shifted
+from infhess.curvature.loss import scalar
 from infhess.curvature.no_side_effects import (
     Coarsest,
     ForwardTrace,
@@ -58,6 +59,7 @@ class BatchCurvature(ABC):
     forward_trace: ForwardTrace
     points: int = 0  # data points of the batch
     plain: bool = False  # True if it was checked for side effects and had none
+    value: float = math.nan  # the loss where `gradient` was last computed
 
     @abstractmethod
     def gradient(self) -> Tensor:
@@ -177,7 +179,7 @@ class BatchHessian(BatchCurvature):
         self.flat, self.seed, self._alone, self._looked = flat, seed, plain, not plain
         with no_side_effects(flat.live, seed, stateless=plain) as self.forward_trace:
             value = _twice_differentiable_loss(loss, batch, seed)
-            self.loss = float(value.detach())
+            self.value = float(value.detach())
             self._gradients = derivative([value], flat.live, None, create_graph=True)
 
     def gradient(self) -> Tensor:
@@ -243,6 +245,7 @@ class BatchDifference(BatchCurvature):
         """The gradient of the loss, flat."""
         with no_side_effects(self.flat.live, self.seed) as trace:
             value = scalar(self.loss(self.batch))
+            self.value = float(value.detach())
             gradient = self.flat.pack(derivative([value], self.flat.live, None))
         self.forward_trace = trace
         return gradient
@@ -273,19 +276,3 @@ def relative_step(eps: float) -> float:
     There the cube root would be a fifth of |w|. Rounding averages out over many weights: on nets √eps is 1 to 3 % off.
     """
     return math.sqrt(eps) if eps > HALF else math.pow(eps, 1 / 3)
-
-
-def scalar(value: Any) -> Tensor:
-    """Check that the loss is a finite scalar tensor that depends on something."""
-    if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
-        shown = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            f"loss: expected a scalar tensor for a batch, got {shown}; return the mean loss of the batch as a float"
-        )
-    if not value.requires_grad:
-        raise ValueError(
-            "loss: it does not depend on any parameter; does it detach, or run under no_grad or inference_mode?"
-        )
-    if not math.isfinite(number := float(value.detach())):
-        raise ValueError(f"loss: expected a finite number for a batch, got {number}; curvature is not defined there")
-    return value if value.ndim == 0 else value.reshape(())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -32,7 +33,8 @@ class ShadowSteps(JoinHook):
         """Broadcast the state of a process that has made all steps to all processes."""
         self._opt._publish()
         owns = [self._opt.state[p] for p in self._opt._params() if p in self._opt.state]
-        tensors = [t for own in owns for _, t in sorted(own.items())]
+        # The scalars are one tensor in the state of all parameters: it is sent once.
+        tensors = [t for own in owns for name, t in sorted(own.items()) if name != NUMBERS] + [owns[0][NUMBERS]]
         last = torch.tensor(rank() if is_last_joiner else -1, device=tensors[0].device)
         distributed.all_reduce(last, distributed.ReduceOp.MAX)
         for t in tensors:
@@ -42,6 +44,14 @@ class ShadowSteps(JoinHook):
 
 class JoiningOptimizer(AveragingOptimizer, Joinable):
     """An optimizer that `torch.distributed.algorithms.Join([model, opt])` takes."""
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        Joinable.__init__(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        Joinable.__init__(self)
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """Hook for `torch.distributed.algorithms.Join([model, opt])`."""

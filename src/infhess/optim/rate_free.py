@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.algorithms.join import Join, Joinable
+from torch.distributed.algorithms.join import Join
 
 from infhess._checks import count
 from infhess._distributed import any_process, world_size
 from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_curvature import DoubleBackwardError
-from infhess.curvature.batch_source import Hessian, check_loss
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, sizes_of
+from infhess.curvature.loss import check_loss
 from infhess.curvature.random_state import RandomState
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
@@ -28,7 +29,7 @@ from infhess.optim.effect import without_effect
 from infhess.optim.joining import JoiningOptimizer
 from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.group_options import note_on_decay, warn_of_factor
-from infhess.optim.rate.live import live
+from infhess.optim.rate.live import live, moving
 from infhess.optim.rate.probe import Reading
 from infhess.optim.rate.prober import AnyProbe, read
 from infhess.optim.reports import Rate, RateReport
@@ -53,8 +54,7 @@ class RateFree(JoiningOptimizer):
         betas: (β₁, β₂): how close y is to the average, and the decay of squared gradients; (.9, .99) by default, (.9, .999)
             with the diagonal scaling.
         lr: factor on the learning rate found; a scheduler may change it.
-        eps: Adam's ε, in units of the largest root mean square of the gradient so far; 1e-3 by default. With the diagonal
-            scaling, in units of that at the last probe; 1e-8.
+        eps: Adam's ε, in units of the largest root mean square of the gradient at a probe so far; 1e-3 by default.
         maximize: maximize the loss instead.
         points: the batch size per process (of sequences: tokens), if a training pass does not tell it; 32 by default.
 
@@ -94,7 +94,6 @@ class RateFree(JoiningOptimizer):
         self.points = None if points is None else count(points, "points")
         self.report: RateReport | None = None  # on the last curvature probe
         super().__init__(params, defaults)
-        Joinable.__init__(self)
 
     _started = _noted = False  # whether a step was made, and a report given, since the optimizer was made
     # Context for a second run of the closure: callbacks use it to avoid logging twice.
@@ -246,10 +245,10 @@ class RateFree(JoiningOptimizer):
 
     def _with_notes(self, report: RateReport) -> RateReport:
         """A report with what is noted once only."""
-        options = () if self._noted else note_on_decay(self.param_groups, self.defaults["weight_decay"])
-        self._noted = True
         changed = note_on_changes(self.param_groups, self._betas, self.state)
-        return replace(report, notes=(*report.notes, *self._effect.notes(), *options, *changed))
+        decay = () if self._noted else note_on_decay(self.param_groups, self.defaults["weight_decay"])
+        self._noted = True
+        return replace(report, notes=(*report.notes, *self._effect.notes(), *changed, *decay))
 
     def _step(self) -> None:
         if not self._started:
@@ -263,10 +262,18 @@ class RateFree(JoiningOptimizer):
         self._rate_state.check_observed()
         if world_size() > 1 and self._probes and not self._sharded:
             self._prober.expect_of_all()
-        gradient = sharded.length_of([(part.grads, part.params) for part in parts])
+        grads, params = ([x for part in parts for x in getattr(part, name)] for name in ("grads", "params"))
+        lengths = sharded.lengths(grads, params)
+        gradient = math.hypot(*lengths)
+        unlike = 0 < gradient < math.inf and self._rate_state.follow(gradient)
         if self._join_config.enable:
             Join.notify_join_context(self)
-            any_process(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self.join_device)
+            probes = bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient) and not unlike
+            any_process(probes, self.join_device)
+        if unlike:
+            self._start_over()
+            return
+        parts = moving(parts, lengths)
         if report := self._prober.finish(gradient, self._read, self._params()):
             self.report = self._with_notes(report)
         state, scaler = self._rate_state, self._scaler
@@ -277,21 +284,17 @@ class RateFree(JoiningOptimizer):
                 scaler.begin(self._with_state(part))
             state.observed_at = state.steps or -1.0  # seen; the scaling learns from this gradient, without a step
             return
-        if math.isnan(state.rate) or not math.isfinite(gradient):
+        if math.isnan(state.rate) or not 0 < gradient < math.inf:
             state.skip(math.isfinite(gradient))
             return
-        advance([self._with_state(part) for part in parts], scaler, state, self._size)
+        advance([self._with_state(part) for part in parts], scaler, state, self._size, self.state)
         self._betas = [group["betas"][0] for group in self.param_groups]
         if (
             self.report is not None and state.steps_at_probe == state.steps
         ):  # probed for this step, which has set its rate
             self.report = replace(self.report, rate=self.rate)
 
-    # ---- copies, and processes that run out of data before others
+    # ---- copies
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "points": self.points, "report": self.report}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        Joinable.__init__(self)

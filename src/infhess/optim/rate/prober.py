@@ -138,9 +138,10 @@ class Prober:
         state.count_points(*(world_size() * number for number in seen))
         self._probed, self._direction = reading.gradient, reading.direction
         state.begin(sharded.size_of(probe.params), reading.direction)
+        state.length_read = max(reading.direction, state.length if state.length > 0 else 0.0)
         if math.isnan(reading.log_ratio):
             raise NothingToReadError(OVERFLOW if reading.overflow else NOTHING)
-        state.see(reading.log_ratio)
+        state.see(reading.log_ratio, reading.gradient / math.sqrt(max(numbers_of(probe.params), 1)))
 
     def finish(self, gradient: float, read: Read, params: Sequence[Tensor]) -> RateReport | None:
         """The step is made with a gradient of this length: probe again if it was clipped, unscaled or added to since.
@@ -190,8 +191,7 @@ def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_sta
     """Probe along Dg, with D and g of the coming step: g is `.grad`, or the batch's own gradient before there is any."""
     params = probe.params
     g = probe.own() if isinstance(probe, Probe) and all(p.grad is None for p in params) else gradients(params)
-    numbers = sum(real(p.detach()).numel() for p in params)
-    rate_state.measure(sharded.length_of([(g, params)]) / max(numbers, 1) ** 0.5)
+    rate_state.measure(sharded.length_of([(g, params)]) / max(numbers_of(params), 1) ** 0.5)
     unit = rate_state.gradient
     found = {p: (group["betas"][1], unit * float(group["eps"])) for group in groups for p in group["params"]}
     options = [found[p] for p in params]
@@ -203,3 +203,8 @@ def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_sta
         return scaler.form(params[i], *options[i], g[i], x, y)
 
     return probe.read(g, scaled, form) if isinstance(probe, Probe) else probe.read(g, scaled)
+
+
+def numbers_of(params: Sequence[Tensor]) -> int:
+    """How many real numbers these parameters hold."""
+    return sum(real(p.detach()).numel() for p in params)

@@ -36,8 +36,15 @@ def test_the_spread_is_what_the_run_makes_of_rounding(factor):
     found = spread(run)
     assert 0.8 < found.distance / (factor * u * 10) < 1.6  # √100 entries
     found.holds(found.end + 0.5 * factor * u)
-    with pytest.raises(AssertionError, match="where rounding makes"):
+    with pytest.raises(AssertionError, match="where rounding allows"):
         found.holds(found.end + 10 * factor * u)
+
+
+def test_steps_that_do_not_amplify_add_the_root_of_their_number():
+    found = Spread(torch.zeros(1), 1.0)
+    found.holds(torch.full((1,), 9.9 * MULTIPLE), steps=100)
+    with pytest.raises(AssertionError):
+        found.holds(torch.full((1,), 10.1 * MULTIPLE), steps=100)
 
 
 def test_nothing_is_allowed_to_a_run_that_rounding_does_not_change():

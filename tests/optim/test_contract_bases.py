@@ -47,7 +47,7 @@ def self_driven(base, lr, draw=0):
 
 @pytest.mark.parametrize("base", MEASURED)
 def test_self_driving_goes_down_from_any_rate(base):
-    spread(lambda draw: self_driven(base, 1e-6, draw)).holds(self_driven(base, 1e2))
+    spread(lambda draw: self_driven(base, 1e-6, draw)).holds(self_driven(base, 1e2), steps=60)
 
 
 def test_bases_that_do_not_fit_are_named():
@@ -76,7 +76,7 @@ def test_kinds_of_the_base_agree(base, kind):
         steps(model, opt, 3)
         return flat(model)
 
-    spread(lambda draw: end(draw, foreach=False)).holds(end(**{kind: True}))
+    spread(lambda draw: end(draw, foreach=False)).holds(end(**{kind: True}), steps=5)
 
 
 def test_adagrad_may_be_estimated_before_its_first_step():

@@ -75,7 +75,7 @@ def test_a_tensor_for_a_rate():
         steps(model, opt, 3)
         return flat(model)
 
-    spread(lambda draw: end(0.05, draw)).holds(end(torch.tensor(0.05)))
+    spread(lambda draw: end(0.05, draw)).holds(end(torch.tensor(0.05)), steps=3)
 
 
 def test_a_rate_of_zero_at_the_start_is_named():

@@ -37,8 +37,8 @@ format: .venv/.dev
 	$(BIN)/ruff check --fix .
 
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-		{ echo "infhess needs Python 3.10 or newer: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "expected Python 3.11 or newer, which the tests need: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: pyproject.toml | .venv/bin/python

@@ -36,6 +36,7 @@ class Machine(NamedTuple):
 
 
 def instructions(aten: str, onednn: str, mkl: str) -> dict[str, str]:
+    """The newest that each library may use."""
     return {"ATEN_CPU_CAPABILITY": aten, "ONEDNN_MAX_CPU_ISA": onednn, "MKL_ENABLE_INSTRUCTIONS": mkl}
 
 
@@ -59,6 +60,7 @@ def environment(machine: Machine, compiled: str) -> dict[str, str]:
 
 
 def passed(name: str, arguments: list[str]) -> bool:
+    """Run the tests as on this machine."""
     machine, start = MACHINES[name], time.monotonic()
     with tempfile.TemporaryDirectory() as compiled:
         environ = environment(machine, compiled)
@@ -73,6 +75,7 @@ def passed(name: str, arguments: list[str]) -> bool:
 
 
 def main() -> int:
+    """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("machines", nargs="*", help=f"{', '.join(MACHINES)}; all if none is given")
     parser.add_argument("--workers", default="auto", help="processes of pytest")
@@ -80,7 +83,8 @@ def main() -> int:
     if unknown := set(options.machines) - set(MACHINES):
         parser.error(f"expected {', '.join(MACHINES)}; got {', '.join(sorted(unknown))}")
     arguments = ["-n", options.workers, "--dist", "worksteal"]
-    return 0 if all([passed(name, arguments) for name in options.machines or MACHINES]) else 1
+    results = [passed(name, arguments) for name in options.machines or MACHINES]
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

@@ -120,6 +120,7 @@ def tried(end: str, project: dict, arguments: list[str]) -> bool:
 
 
 def main() -> int:
+    """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ends", nargs="*", help="lowest, highest; both if none is given")
     parser.add_argument("--workers", default="auto", help="processes of pytest")
@@ -129,7 +130,8 @@ def main() -> int:
         parser.error(f"expected lowest or highest, got {', '.join(sorted(unknown))}")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     arguments = ["-n", options.workers, "--dist", "worksteal"]
-    return 0 if all([tried(end, project, arguments) for end in ends]) else 1
+    results = [tried(end, project, arguments) for end in ends]
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

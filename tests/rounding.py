@@ -59,6 +59,10 @@ def spread(ends: Callable[[int], object]) -> Spread:
 
 
 def spread_of(ends) -> Spread:
-    """The same of ends that are there, the first of them from the weights as they are."""
-    end, *others = (torch.as_tensor(e, dtype=torch.float64) for e in ends)
-    return Spread(end, max(distance(other, end) for other in others))
+    """The same of ends that are there, the first of them from the weights as they are.
+
+    An end has a last place of its own, which another machine may round otherwise even where none of the draws did.
+    """
+    end, *others = (torch.as_tensor(e, dtype=e.dtype if torch.is_tensor(e) else torch.float64) for e in ends)
+    unit = torch.finfo(end.dtype).eps * float(end.double().norm())
+    return Spread(end, max(unit, *(distance(other, end) for other in others)))

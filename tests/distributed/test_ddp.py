@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 
 import ddp_cases
 from ddp_cases import CASES, OF_FOUR

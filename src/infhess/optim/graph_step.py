@@ -49,7 +49,7 @@ def graph_step(optimizer: Any, closure: Any = None) -> Any:
 
 
 # A recorded CUDA graph would not decide again.
-@torch.library.custom_op("infhess::step", schema=_SCHEMA, mutates_args=("weights",), tags=torch.Tag.cudagraph_unsafe)
+@torch.library.custom_op("infhess::step", schema=_SCHEMA, mutates_args=("weights",), tags=(torch.Tag.cudagraph_unsafe,))
 def _step(number: int, weights: list[Tensor], grads: list[Tensor | None]) -> None:
     """A step of the optimizer with this number. The compiler may pass copies of its parameters and gradients."""
     optimizer = _optimizers[number]

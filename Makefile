@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export NO_MKDOCS_2_WARNING := 1
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test test-long check format docs docs-serve gates release-check clean
+.PHONY: demo test test-machines test-versions test-long check format docs docs-serve gates release-check clean
 
 demo: .venv/.demo
 	$(BIN)/infhess demo --out runs/demo
@@ -18,6 +18,14 @@ test: .venv/.dev
 
 test-long: .venv/.dev
 	$(PYTEST) -m long
+
+# The numerical part as older processors and two threads compute it.
+test-machines: .venv/.dev
+	$(BIN)/python tools/machines.py
+
+# The oldest and the newest Python and packages that pyproject.toml admits; downloads them.
+test-versions: .venv/.dev
+	$(BIN)/python tools/versions.py
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

@@ -95,7 +95,7 @@ def run(path: Path) -> Path:
 def package() -> bytes:
     """A digest of what scripts depend on."""
     found = hashlib.sha256((SCRIPTS / "matplotlibrc").read_bytes())
-    for path in sorted([*(ROOT / "src").rglob("*.py"), ROOT / "results" / "regression" / "rows.csv"]):
+    for path in sorted([*(ROOT / "src").rglob("*.py"), ROOT / "benchmarks/results/paper-regression/rows.csv"]):
         found.update(path.read_bytes())
     return found.digest()
 

@@ -1,7 +1,7 @@
 """Draw reports anew from their rows: figures, tables and report.html; nothing is computed.
 
-python tools/redraw.py                       # every report and figure of benchmarks/, results/ and docs/demo
-python tools/redraw.py benchmarks/deep-final  # this one
+python tools/redraw.py                               # every report and figure of benchmarks/results and docs/demo
+python tools/redraw.py benchmarks/results/deep-final  # this one
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def figures(file: RowFile, folder: Path) -> None:
 
 
 REPORTS: dict[str, Callable[[RowFile, Path], object]] = {
-    **{f"results/{name}": reproduce.plan(name, "default", 0, None).report for name in reproduce.EXPERIMENTS},
-    "benchmarks/convex": lambda file, folder: convex_report.report(file.rows, seeds(file), folder),
-    "benchmarks/convex-accuracy": lambda file, folder: accuracy_bench.report(file.rows, folder, seeds(file)),
-    "benchmarks/convex-calibration": lambda file, folder: convex_calibration.report(file.rows, folder),
-    "benchmarks/deep-final": nets,
-    "benchmarks/deep-fresh": nets,
-    "benchmarks/deep-large": nets,
-    "benchmarks/deep-long": figures,
-    "benchmarks/curvature": lambda file, folder: curvature_bench.figure(file.rows, folder / "curvature.svg"),
-    "benchmarks/edge": lambda file, folder: edge_of_stability.figure(file.rows, folder / "edge.svg"),
-    "benchmarks/inference": lambda file, folder: inference.figure(file.rows, folder / "inference.svg"),
+    **{f"benchmarks/results/paper-{name}": reproduce.plan(name, "default", 0, None).report for name in reproduce.EXPERIMENTS},
+    "benchmarks/results/convex": lambda file, folder: convex_report.report(file.rows, seeds(file), folder),
+    "benchmarks/results/convex-accuracy": lambda file, folder: accuracy_bench.report(file.rows, folder, seeds(file)),
+    "benchmarks/results/convex-calibration": lambda file, folder: convex_calibration.report(file.rows, folder),
+    "benchmarks/results/deep-final": nets,
+    "benchmarks/results/deep-fresh": nets,
+    "benchmarks/results/deep-large": nets,
+    "benchmarks/results/deep-long": figures,
+    "benchmarks/results/curvature": lambda file, folder: curvature_bench.figure(file.rows, folder / "curvature.svg"),
+    "benchmarks/results/edge": lambda file, folder: edge_of_stability.figure(file.rows, folder / "edge.svg"),
+    "benchmarks/results/inference": lambda file, folder: inference.figure(file.rows, folder / "inference.svg"),
     "docs/demo": lambda file, folder: demo.figure(file.rows, folder / "demo.svg"),
 }
 

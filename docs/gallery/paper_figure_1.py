@@ -23,7 +23,7 @@ METHODS = {
     "infhess, online": ("infhess, no learning rate", "#1f6fb2"),
 }
 
-with open(ROOT / "results" / "regression" / "rows.csv", encoding="utf-8") as file:
+with open(ROOT / "benchmarks" / "results" / "paper-regression" / "rows.csv", encoding="utf-8") as file:
     rows = [row for row in csv.DictReader(file) if row["problem"] == PROBLEM]
 ends = {row["method"]: float(row["loss"]) for row in rows if row["method"] in ("exact solution", "start")}
 runs = defaultdict(list)

@@ -11,7 +11,7 @@ from infhess.experiments import plots
 from infhess.experiments.page import FAILS, HOLDS, IN_PART, Claim, Figure, Page, claim_list, verdict
 
 ROOT = Path(__file__).parents[2]
-REPORTS = sorted([*ROOT.glob("benchmarks/*/report.html"), *ROOT.glob("results/*/report.html")])
+REPORTS = sorted(ROOT.glob("benchmarks/results/*/report.html"))
 LOOKS = [(width, dark) for width in (375, 1280) for dark in (False, True)]
 # Faults that a reader would see: what sticks out, text that is faint, figures too small to read, what comes from elsewhere.
 PROBE = """(() => {

@@ -32,15 +32,15 @@ from infhess.harness.tables import markdown, target_cells
 ROOT = Path(__file__).parents[2]
 
 
-def committed(*parts):
-    return ROOT.joinpath(*parts).read_text(encoding="utf-8")
+def committed(path):
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("experiment", ["regression", "logistic", "deep"])
 def test_claims_of_the_paper(experiment):
     plan = reproduce.plan(experiment, "default", 0, None)
-    rows = plan.rows(RowFile(ROOT / "results" / experiment), *plan.seeds)
-    assert page.claim_list(plan.reporting.claims(rows)) == committed("results", experiment, "claims.md")
+    rows = plan.rows(RowFile(ROOT / "benchmarks/results" / f"paper-{experiment}"), *plan.seeds)
+    assert page.claim_list(plan.reporting.claims(rows)) == committed(f"benchmarks/results/paper-{experiment}/claims.md")
     notes = plan.reporting.notes(plan.size, plan.seeds)
     assert all(note.endswith((".", "--full.")) and "{" not in note for note in notes)
 
@@ -62,27 +62,27 @@ def test_claims_of_the_paper(experiment):
     ],
 )
 def test_summaries_of_the_bench(name, module):
-    assert module.summary(RowFile(ROOT / "benchmarks" / name).rows) == committed("benchmarks", name, "summary.md")
+    assert module.summary(RowFile(ROOT / "benchmarks/results" / name).rows) == committed(f"benchmarks/results/{name}/summary.md")
 
 
 def test_the_summary_of_eigenvalues(monkeypatch):
     monkeypatch.setattr(curvature_bench, "missing", dict)  # all were installed
-    rows = RowFile(ROOT / "benchmarks/curvature").rows
-    assert curvature_bench.summary(rows) == committed("benchmarks/curvature/summary.md")
+    rows = RowFile(ROOT / "benchmarks/results/curvature").rows
+    assert curvature_bench.summary(rows) == committed("benchmarks/results/curvature/summary.md")
 
 
 def test_tables_of_convex_problems():
-    rows = RowFile(ROOT / "benchmarks/convex").rows
+    rows = RowFile(ROOT / "benchmarks/results/convex").rows
     axes = Axes(rows)
-    assert markdown(convex_report.ahead(axes, (1e-2, 1e-3))) == committed("benchmarks/convex/summary.md")
-    assert markdown(target_cells(convex_report.targets(axes, rows))) == committed("benchmarks/convex/targets.md")
+    assert markdown(convex_report.ahead(axes, (1e-2, 1e-3))) == committed("benchmarks/results/convex/summary.md")
+    assert markdown(target_cells(convex_report.targets(axes, rows))) == committed("benchmarks/results/convex/targets.md")
 
 
 def test_tables_of_nets_from_any_rate():
-    ends = any_rate.Ends(RowFile(ROOT / "benchmarks/deep-starts").rows, [100, 101, 102])
+    ends = any_rate.Ends(RowFile(ROOT / "benchmarks/results/deep-starts").rows, [100, 101, 102])
     for name, cells in (("starts", any_rate.from_any_rate(ends)), ("rank", any_rate.directions(ends))):
-        assert markdown(cells) == committed(f"benchmarks/deep-starts/{name}.md")
-    assert markdown(target_cells(any_rate.targets(ends))) == committed("benchmarks/deep-starts/targets.md")
+        assert markdown(cells) == committed(f"benchmarks/results/deep-starts/{name}.md")
+    assert markdown(target_cells(any_rate.targets(ends))) == committed("benchmarks/results/deep-starts/targets.md")
 
 
 def test_every_report_can_be_drawn_anew():
@@ -91,7 +91,7 @@ def test_every_report_can_be_drawn_anew():
     assert all((ROOT / name / "rows.csv").is_file() for name in known)
 
 
-REPORTS = sorted([*(ROOT / "benchmarks").glob("*/report.html"), *(ROOT / "results").glob("*/report.html")])
+REPORTS = sorted((ROOT / "benchmarks/results").glob("*/report.html"))
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.parent.name)
@@ -105,7 +105,7 @@ def test_reports_are_light_and_their_cells_short(path):
 
 def fresh_counts(what=""):
     """Of 16 runs, by the targets of the fresh problems."""
-    shares = re.findall(rf"{what}[^|]*share of 16[^|]*\| ([\d.]+)", committed("benchmarks/deep-fresh/targets.md"))
+    shares = re.findall(rf"{what}[^|]*share of 16[^|]*\| ([\d.]+)", committed("benchmarks/results/deep-fresh/targets.md"))
     return [round(16 * float(share)) for share in shares]
 
 

@@ -48,7 +48,7 @@ def coverage(values, trials, **options):
     return float(torch.stack(hits).double().mean()), float(torch.stack(joint).all(1).double().mean())
 
 
-MANY = 50  # `infhess bench curvature --density` has 200, and its rows are in benchmarks/curvature-density
+MANY = 50  # `infhess bench curvature --density` has 200, and its rows are in benchmarks/results/curvature-density
 
 
 @fast_and_long("trials", 4, MANY)

@@ -7,9 +7,9 @@ import os
 import pytest
 import torch
 
-from infhess.problems.convex_problems import ConvexProblem, huber, poisson, softmax, squares
-from infhess.problems.convex_problems import logistic as logistic_loss
-from infhess.problems.shuffled import Shuffled
+from infhess_bench.problems.convex_problems import ConvexProblem, huber, poisson, softmax, squares
+from infhess_bench.problems.convex_problems import logistic as logistic_loss
+from infhess_bench.problems.shuffled import Shuffled
 
 needs_data = pytest.mark.skipif(
     not os.environ.get("INFHESS_DATA"), reason="$INFHESS_DATA is not set: the real files are not here"

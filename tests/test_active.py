@@ -16,7 +16,7 @@ from infhess import (
     infer_steps,
     paper_preconditioner,
 )
-from infhess.bench.loop import paper_steps
+from infhess_bench.bench.loop import paper_steps
 from util import F64, close, randn, spd, spectrum
 
 N = 20

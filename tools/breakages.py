@@ -49,7 +49,9 @@ def looked_at(name: str, path: str, text: str, sees: str) -> Gate:
 
 README = "tests/test_readme.py"
 TROUBLE = "tests/test_troubleshooting.py"
-REPORTS = "tests/experiments/test_reports.py"
+REPORTS = "benchmarks/tests/experiments/test_reports.py"
+DRAWINGS = "-m long benchmarks/tests/experiments/test_drawings.py"
+RESULTS = "benchmarks/results"
 LAYERS = "tests/test_layers.py"
 API = "tests/test_api_docs.py"
 IMPORTS = "tests/test_imports.py"
@@ -78,14 +80,14 @@ GATES = (
     guarded("an entry without message", TROUBLE, "docs/troubleshooting.md", END,
             "\n#### `nobody says this any more`\nDo this, and that.\n", "nobody says this"),
     guarded("an entry without remedy", TROUBLE, "docs/troubleshooting.md", r"Nothing is overwritten\. .*", "No.", "says_what"),
-    guarded("tables against rows", REPORTS, "benchmarks/results/overhead/summary.md", r"\| 93 ", "| 94 ", "94"),
-    guarded("rows against tables", REPORTS, "benchmarks/results/overhead/rows.csv", r"\Z", "overhead,x\n"),
-    guarded("claims against rows", REPORTS, "benchmarks/results/paper-regression/claims.md", r"0\.12", "0.13", "0.13"),
+    guarded("tables against rows", REPORTS, f"{RESULTS}/overhead/summary.md", r"\| 93 ", "| 94 ", "94"),
+    guarded("rows against tables", REPORTS, f"{RESULTS}/overhead/rows.csv", r"\Z", "overhead,x\n"),
+    guarded("claims against rows", REPORTS, f"{RESULTS}/paper-regression/claims.md", r"0\.12", "0.13", "0.13"),
     guarded("the table of the README", REPORTS, "README.md", r"\| 15 \| 12 \|", "| 16 | 12 |"),
     guarded("counts in pages", REPORTS, "docs/results/nets.md", END, "\n99 of 16\n", "99"),
-    guarded("the demo's table", "tests/experiments/test_demo.py", "docs/demo/summary.md", "1.6e-03", "1.7e-03", "1.7e-03"),
-    guarded("stale figures", "-m long tests/experiments/test_drawings.py -k demo", DEMO, r'd="M ([\d.]+)', 'd="M 999', "away"),
-    guarded("missing figures", "-m long tests/experiments/test_drawings.py -k edge", "benchmarks/results/edge/edge.svg", END, None),
+    guarded("the demo's table", "tests/cli/test_demo_report.py", "docs/demo/summary.md", "1.6e-03", "1.7e-03", "1.7e-03"),
+    guarded("stale figures", f"{DRAWINGS} -k demo", DEMO, r'd="M ([\d.]+)', 'd="M 999', "away"),
+    guarded("missing figures", f"{DRAWINGS} -k edge", f"{RESULTS}/edge/edge.svg", END, None),
     guarded("layers", LAYERS, "src/infhess/lowrank/lowrank.py", END,
             "\n\ndef up() -> None:\n    from infhess.optim import RateFree\n", "which lies above it"),
     guarded("circles", LAYERS, "src/infhess/spectra/ritz.py", END,

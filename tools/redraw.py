@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from infhess.bench import (
+from infhess_bench.bench import (
     accuracy_bench,
     convex_calibration,
     convex_report,
@@ -21,9 +21,9 @@ from infhess.bench import (
     edge_of_stability,
     inference,
 )
-from infhess.bench.deep_baselines import METHODS
-from infhess.experiments import demo, reproduce
-from infhess.harness import EXACT, START, RowFile
+from infhess_bench.bench.deep_baselines import METHODS
+from infhess_bench.experiments import demo, reproduce
+from infhess_bench.harness import EXACT, START, RowFile
 
 ROOT = Path(__file__).parent.parent
 
@@ -50,7 +50,10 @@ def figures(file: RowFile, folder: Path) -> None:
 
 
 REPORTS: dict[str, Callable[[RowFile, Path], object]] = {
-    **{f"benchmarks/results/paper-{name}": reproduce.plan(name, "default", 0, None).report for name in reproduce.EXPERIMENTS},
+    **{
+        f"benchmarks/results/paper-{name}": reproduce.plan(name, "default", 0, None).report
+        for name in reproduce.EXPERIMENTS
+    },
     "benchmarks/results/convex": lambda file, folder: convex_report.report(file.rows, seeds(file), folder),
     "benchmarks/results/convex-accuracy": lambda file, folder: accuracy_bench.report(file.rows, folder, seeds(file)),
     "benchmarks/results/convex-calibration": lambda file, folder: convex_calibration.report(file.rows, folder),

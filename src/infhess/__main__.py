@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "infhess: interrupted; finished rows are kept, and the same command computes the rest\n"
 STATUS = 130  # as of any program that Ctrl-C has ended
+NOT_INSTALLED = "infhess: the command line needs typer and rich; install them with: pip install 'infhess[cli]'\n"
 
 
 def main() -> None:
@@ -19,9 +20,14 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored here, as in the background
         signal.signal(signal.SIGINT, _interrupt)
     try:
-        from infhess.cli import app
+        from infhess.cli.app import app
 
         app(prog_name="infhess")
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.stderr.write(NOT_INSTALLED)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write(INTERRUPTED)
         sys.exit(STATUS)

@@ -26,7 +26,7 @@ def axes(ax: Any = None) -> Any:
     """The given axes, or new ones, without a frame above and to the right."""
     if ax is not None:
         return ax
-    pyplot = needed("matplotlib.pyplot", "plot", "pip install 'infhess[experiments]'")
+    pyplot = needed("matplotlib.pyplot", "plot", "pip install 'infhess[demo]'")
     _, ax = pyplot.subplots(figsize=(6.0, 3.8), layout="constrained")
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from infhess_bench.experiments.demo import CONVEX, INFHESS
 
 from commands import read, run, run_here
 from infhess import __version__
-from infhess.experiments.demo import CONVEX, INFHESS
-from infhess.harness.rows import COLUMNS, RowFile
+from infhess.cli.rows import COLUMNS, RowFile
 
 
 def test_demo_writes_rows_and_a_figure_and_does_not_compute_twice(tmp_path, monkeypatch):
@@ -36,7 +36,7 @@ def test_demo_writes_rows_and_a_figure_and_does_not_compute_twice(tmp_path, monk
 
 def test_without_out_the_demo_shows_its_tables_and_a_figure_and_keeps_no_rows(tmp_path, monkeypatch):
     rows = RowFile(Path(__file__).parents[2] / "docs/demo").rows
-    monkeypatch.setattr("infhess.experiments.demo.rows", lambda seed: iter(rows))
+    monkeypatch.setattr("infhess_bench.experiments.demo.rows", lambda seed: iter(rows))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "here").mkdir()

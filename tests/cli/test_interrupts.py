@@ -79,7 +79,9 @@ def test_workers_that_still_import_are_ended_and_say_nothing(tmp_path, whole_gro
 @pytest.mark.parametrize("module", ["typer", "infhess.cli.options", "infhess.cli", "torch._C", "torch"])
 def test_there_is_no_traceback_while_modules_are_imported(tmp_path, module):
     """Python says which modules it has imported; the signal comes right after one of them."""
-    process = start("-X", "importtime", "-m", "infhess", "spectrum", "infhess.problems.example:small_net", cwd=tmp_path)
+    process = start(
+        "-X", "importtime", "-m", "infhess", "spectrum", "infhess_bench.problems.example:small_net", cwd=tmp_path
+    )
     for line in process.stderr:
         if line.rsplit("|")[-1].strip() == module:
             break

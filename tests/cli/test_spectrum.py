@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from commands import run, run_here
-from infhess.harness.rows import Row, RowFile
+from infhess.cli.rows import Row, RowFile
 
-NET = "infhess.problems.example:small_net"
+NET = "infhess_bench.problems.example:small_net"
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_other_errors_come_before_that_of_an_earlier_result(wrong, tmp_path, her
         ("nothing", "expected MODULE:FUNCTION"),
         ("no_such_module:f", "no module named no_such_module"),
         ("absent.py:f", "no such file"),
-        ("infhess.problems.example:absent", "has no function absent"),
+        ("infhess_bench.problems.example:absent", "has no function absent"),
         ("math:pi", "has no function pi"),
         ("time:time", "must return"),
         ("broken.py:raises", "failed with KeyError"),

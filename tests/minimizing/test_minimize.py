@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import infhess
 from convex_cases import needs_data, small
-from infhess.problems.convex_problems import convex_problem, huber, logistic, poisson, softmax, solution, squares
+from infhess_bench.problems.convex_problems import convex_problem, huber, logistic, poisson, softmax, solution, squares
 from minimizing_cases import batches_of, minimized
 
 CASES = {

@@ -10,7 +10,7 @@ import pytest
 from convex_cases import small
 from infhess.minimizing.progress import Progress
 from infhess.minimizing.stop_rule import Gap, extrapolated, idle, relative, slow, still_to_come
-from infhess.problems.convex_problems import logistic
+from infhess_bench.problems.convex_problems import logistic
 from minimizing_cases import minimized
 
 mpl.use("Agg")

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import infhess
 from convex_cases import small
-from infhess.problems.convex_problems import logistic, squares
+from infhess_bench.problems.convex_problems import logistic, squares
 from minimizing_cases import batches_of, minimized
 
 

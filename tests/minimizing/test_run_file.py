@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 import infhess
 from convex_cases import small
-from infhess.problems.convex_problems import logistic
+from infhess_bench.problems.convex_problems import logistic
 from minimizing_cases import batches_of
 
 PROBLEM = small(logistic, l2=1e-4, n=600)

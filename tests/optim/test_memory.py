@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import infhess
-from infhess.harness.peak import Peak
 from infhess.optim.scalings import SCALINGS
+from infhess_bench.harness.peak import Peak
 
 
 def numbers(state_dict):

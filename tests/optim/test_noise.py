@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from infhess_bench.experiments.demo import convex_problem
 
 import infhess
-from infhess.experiments.demo import convex_problem
-from infhess.harness import AVERAGED, online
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.noise import noise_limit
 from infhess.preconditioners.scaling import Block, Scaling
-from infhess.problems.shuffled import CountedStream, Shuffled, seeded
+from infhess_bench.harness import AVERAGED, online
+from infhess_bench.problems.shuffled import CountedStream, Shuffled, seeded
 from util import F64, randn
 
 REFRESHED, END = 9152, 12_000  # data points of the demo at which P² is built for the third time, and a third more

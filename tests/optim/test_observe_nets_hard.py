@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import infhess
-from infhess.problems.nets import paper_net
+from infhess_bench.problems.nets import paper_net
 from observing import MAKE, drive, train_on
 from util import randn
 
 
 def digits_as_images():
-    from infhess.data import digits
+    from infhess_bench.data import digits
 
     images, labels = digits()
     x = nn.functional.interpolate(images[:, None].float() / 8 - 1, scale_factor=4)

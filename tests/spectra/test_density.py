@@ -11,7 +11,7 @@ from torch import nn
 
 import infhess
 from infhess import Hessian, Products, density
-from infhess.problems import CURVATURE
+from infhess_bench.problems import CURVATURE
 from small_data import gaussian_source
 from util import F64, close, fast_and_long, randn, spectrum
 

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import infhess
 from infhess import GaussNewton, Hessian, largest, spectrum, trace
 from infhess.curvature import mapped
-from infhess.problems import CURVATURE
-from infhess.problems.shuffled import Shuffled
+from infhess_bench.problems import CURVATURE
+from infhess_bench.problems.shuffled import Shuffled
 from small_data import VALUES, gaussian_source
 from util import F64, close, randn
 from util import spectrum as matrix_with

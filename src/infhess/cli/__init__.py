@@ -1,5 +1,1 @@
-"""The command line."""
-
-from infhess.cli.app import app
-
-__all__ = ["app"]
+"""The command line; it needs the extra `cli`, and importing this package imports none of it."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from enum import Enum
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from infhess._version import __version__
-from infhess.cli.bench import bench
-from infhess.cli.data import data
-from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Kept, Seed, Seeds, Workers, flag
+from infhess.cli.options import Fresh, Kept, Seed, flag
 from infhess.cli.usage import OneLine, remedies, with_out
 
 if TYPE_CHECKING:
     from infhess.cli.measure import Asked, Measured
-    from infhess.harness.rows import Row
+    from infhess.cli.rows import Row
 
 app = typer.Typer(
     name="infhess",
@@ -27,8 +26,8 @@ app = typer.Typer(
     help="Curvature of PyTorch losses from noisy mini-batches, with error bars, and training without a learning rate.",
     epilog="Example: `infhess demo`",
 )
-app.add_typer(bench, name="bench")
-app.add_typer(data, name="data")
+
+ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def version(show: bool) -> None:
@@ -56,10 +55,9 @@ def demo(out: Kept = None, seed: Seed = 0, fresh: Fresh = False) -> None:
     with remedies():
         from tempfile import mkdtemp
 
-        from infhess.cli import show
-        from infhess.experiments import demo as experiment
-        from infhess.experiments import plots
-        from infhess.harness.rows import RowFile
+        from infhess.cli import demo as experiment
+        from infhess.cli import demo_report, plots, show
+        from infhess.cli.rows import RowFile
 
         with_out(out, fresh=fresh)
         plots.require("matplotlib", "sklearn")
@@ -72,54 +70,11 @@ def demo(out: Kept = None, seed: Seed = 0, fresh: Fresh = False) -> None:
                 file.add(rows)
         show.demo(rows)
         if file is None or out is None:
-            figure = experiment.figure(rows, Path(mkdtemp(prefix="infhess-demo-")) / "demo.png")
+            figure = demo_report.figure(rows, Path(mkdtemp(prefix="infhess-demo-")) / "demo.png")
             return typer.echo(f"\nfigure: {figure}\nTo keep it, with its rows and tables: infhess demo --out DIR")
-        figure = experiment.figure(rows, out / "demo.png", out / "demo.svg")
-        experiment.summary(rows, out / "summary.md")
+        figure = demo_report.figure(rows, out / "demo.png", out / "demo.svg")
+        demo_report.summary(rows, out / "summary.md")
         return typer.echo(f"\nrows: {file.path}\nfigure: {figure}")
-
-
-class Experiment(str, Enum):
-    """The experiments of the paper."""
-
-    regression = "regression"
-    logistic = "logistic"
-    deep = "deep"
-
-
-@app.command()
-def reproduce(
-    experiment: Annotated[Experiment, typer.Argument(help="Which one.")],
-    out: Folder = None,
-    seed: FirstSeed = 0,
-    seeds: Seeds = None,
-    quick: Annotated[bool, flag("quick", "A small version: two minutes at the most.")] = False,
-    full: Annotated[bool, flag("full", "The paper's size: hours, for nets on a GPU.")] = False,
-    fresh: Fresh = False,
-    workers: Workers = 0,
-    data_dir: DataDir = None,
-) -> None:
-    """The paper's experiments on the real data: rows, figures, and a report that says claim by claim what was found.
-
-    Example: `infhess reproduce regression --seeds 5 --data-dir data`
-    """
-    with remedies():
-        from infhess.cli import show
-        from infhess.data import use
-        from infhess.experiments import reproduce as paper
-        from infhess.harness.rows import RowFile
-
-        if quick and full:
-            raise ValueError("expected one of --quick and --full")
-        use(data_dir)
-        folder = out or Path(f"runs/reproduce-{experiment.value}")
-        file = RowFile(folder, fresh=fresh)
-        plan = paper.plan(experiment.value, "quick" if quick else "full" if full else "default", seed, seeds)
-        for jobs in plan.stages(file):
-            show.run(jobs, file, workers)
-        report = plan.report(file, folder)
-        show.claims(report.claims)
-        typer.echo(f"\nrows: {file.path}\nreport: {folder / 'report.html'}")
 
 
 class Matrix(str, Enum):
@@ -162,7 +117,7 @@ def spectrum(
 ) -> None:
     """Top curvature of your own loss over all its data, from mini-batches, with error bars.
 
-    Example: `infhess spectrum infhess.problems.example:small_net --k 5 --rtol 0.2 --density --layers`
+    Example: `infhess spectrum infhess.example:small_net --k 5 --rtol 0.2 --density --layers`
 
     Example: `infhess spectrum train.py:net --k 2 --watch checkpoints`
     """
@@ -190,7 +145,7 @@ def spectrum(
 
 def _no_earlier_result(out: Path | None, fresh: bool) -> None:
     """Raise an error if rows are to be kept where there are some, or where none can be."""
-    from infhess.harness.rows import RowFile
+    from infhess.cli.rows import RowFile
 
     if out is not None and RowFile(out).rows and not fresh:
         remedy = "choose another --out, or keep it aside with --fresh"
@@ -201,11 +156,10 @@ def _keep(measured: Measured, out: Path, seed: int, fresh: bool) -> None:
     """Rows, numbers and figures; those of an earlier run are set aside."""
     import json
 
-    from infhess.cli import measure
+    from infhess.cli import measure, plots
     from infhess.cli.extras import density_figure
-    from infhess.experiments import plots
-    from infhess.harness.rows import RowFile, set_aside
-    from infhess.harness.tables import write
+    from infhess.cli.rows import RowFile, set_aside
+    from infhess.cli.tables import write
 
     for name in ("spectrum.json", "spectrum.png", "density.png"):
         set_aside(out / name)
@@ -214,7 +168,7 @@ def _keep(measured: Measured, out: Path, seed: int, fresh: bool) -> None:
     write(out / "spectrum.json", json.dumps(measured.as_dict(), indent=1))
     typer.echo(f"\nrows: {file.path}\nnumbers: {out / 'spectrum.json'}")
     if not plots.available():
-        return typer.echo("no figure: it needs matplotlib; pip install 'infhess[experiments]'")
+        return typer.echo("no figure: it needs matplotlib; pip install 'infhess[demo]'")
     figure: object = measure.figure(file.rows, out / "spectrum.png")
     if measured.extras.density is not None:
         figure = f"{figure}, {density_figure(measured.extras.density, out / 'density.png')}"
@@ -224,7 +178,7 @@ def _keep(measured: Measured, out: Path, seed: int, fresh: bool) -> None:
 def _watch(target: str, asked: Asked, folder: Path, out: Path | None, fresh: bool) -> None:
     """All checkpoints as a table; with --out a second run computes new ones alone."""
     from infhess.cli import show, watch
-    from infhess.harness.rows import RowFile
+    from infhess.cli.rows import RowFile
 
     paths, tracker = watch.checkpoints(folder), watch.prepared(target, asked)
     file = RowFile(out, fresh=fresh, seed=asked.seed) if out else None
@@ -247,3 +201,22 @@ def _watch(target: str, asked: Asked, folder: Path, out: Path | None, fresh: boo
         return typer.echo("To keep rows, so that a second run computes new checkpoints alone: --out DIR")
     new_ones = f"{len(todo)} new checkpoint{'' if len(todo) == 1 else 's'}"
     return typer.echo(f"{new_ones}. Run it again for those to come.\nrows: {file.path}")
+
+
+def add_commands(group: str = "infhess.commands") -> None:
+    """Add the commands of installed packages, as that of the benchmarks; without it, they say how to get them."""
+    found = entry_points(group=group)
+    for point in found:
+        point.load()(app)
+    for name in () if found else ("bench", "reproduce", "data"):
+        _say_how_to_get(name)
+
+
+def _say_how_to_get(name: str) -> None:
+    @app.command(name, hidden=True, add_help_option=False, context_settings=ANYTHING)
+    def command(context: typer.Context) -> None:
+        with remedies():
+            raise ValueError(f"{context.info_name}: comes with the benchmarks; in a clone: pip install -e benchmarks")
+
+
+add_commands()

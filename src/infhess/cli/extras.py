@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from infhess.cli import plots
 from infhess.curvature.batch_source import BatchSource
-from infhess.experiments import plots
 from infhess.spectra import Density, Estimate, Spectrum, density, spectrum, trace
 
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from infhess.cli import plots
 from infhess.cli.extras import Extras, extras
+from infhess.cli.rows import Row
 from infhess.curvature import GaussNewton, Hessian
 from infhess.curvature.batch_source import BatchSource
-from infhess.experiments import plots
-from infhess.harness.rows import Row
 from infhess.spectra import Spectrum, spectrum
 
 EXPERIMENT = "spectrum"
@@ -107,7 +107,7 @@ def load(target: str) -> Any:
     """FUNCTION of MODULE:FUNCTION, where MODULE can be imported, or is the path of a file."""
     module_name, _, name = target.partition(":")
     if not module_name or not name:
-        raise ValueError(f"expected MODULE:FUNCTION, such as infhess.problems.example:small_net, got {target!r}")
+        raise ValueError(f"expected MODULE:FUNCTION, such as infhess.example:small_net, got {target!r}")
     module = _module(module_name)
     function = getattr(module, name, None)
     if not callable(function):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -75,11 +75,3 @@ def with_out(out: Path | None, *, fresh: bool) -> None:
     """Raise an error if rows are to be set aside and none are written."""
     if fresh and out is None:
         raise ValueError("--fresh sets aside the rows of an earlier --out; give --out as well, or leave --fresh out")
-
-
-def one_kind(given: Mapping[str, bool]) -> str:
-    """The requested comparison; "" if there is none."""
-    kind, *more = [name for name, chosen in given.items() if chosen] or [""]
-    if more:
-        raise ValueError(f"expected at most one of --{', --'.join(given)}; got --{kind} and --{more[0]}")
-    return kind

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from infhess.cli.measure import NUMBERS, Asked, load, named_errors, source_of
-from infhess.harness.rows import Row
+from infhess.cli.rows import Row
 from infhess.spectra import Moment, Tracker
 
 EXPERIMENT = "spectrum-watch"

@@ -63,7 +63,7 @@ class Minimum:
         try:
             import matplotlib.pyplot as plt
         except ImportError as error:
-            raise ImportError("plot: needs matplotlib; pip install 'infhess[experiments]'") from error
+            raise ImportError("plot: needs matplotlib; pip install 'infhess[demo]'") from error
         ax = plt.subplots(figsize=(6, 4))[1] if ax is None else ax
         return drawn(ax, self.history)
 

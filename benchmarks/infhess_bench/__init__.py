@@ -1,0 +1,1 @@
+"""What infhess is measured with: problems, training runs, comparisons with other tools, and the paper's experiments."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from infhess import harness
 from infhess._version import __version__
+from infhess_bench import harness
 from infhess_bench.bench.accuracy_baselines import DENSE_NEWTON, FIRST_ORDER, GENERAL, infhess, solvers
 from infhess_bench.bench.recorder import MINIMIZE, EnoughError, Recorder
 from infhess_bench.experiments import page, plots

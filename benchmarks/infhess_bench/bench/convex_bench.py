@@ -12,8 +12,8 @@ from itertools import product
 
 import torch
 
-from infhess import harness
 from infhess.curvature import Hessian
+from infhess_bench import harness
 from infhess_bench.bench.accuracy_baselines import applies, scikit_model
 from infhess_bench.bench.convex_baselines import METHODS, ONLINE
 from infhess_bench.harness import AVERAGED, Job, Row, Setting, ends_of, optimum, thinned

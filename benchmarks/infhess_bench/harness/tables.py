@@ -9,6 +9,8 @@ from pathlib import Path
 from infhess.cli.tables import Cells, write
 from infhess.cli.tables import markdown as as_markdown
 
+__all__ = ["Cells", "Target", "at_least", "at_most", "markdown", "plain", "target_cells", "write", "written"]
+
 # Names of methods for readers, by their names in rows; longer names first.
 SHOWN = {
     "infhess, online momentum": "infhess around momentum",

@@ -154,10 +154,16 @@ def _endless(batches: Shuffled) -> Iterator[Data]:
         yield from batches
 
 
+def value(problem: Problem, model: nn.Module, data: Data) -> float:
+    """The loss of a model."""
+    with torch.no_grad():
+        return float(problem.loss(model)(data))
+
+
 def curve(run: Run, problem: Problem, template: Row, shown: Callable[[], nn.Module]) -> Iterator[Row]:
     """Rows of a run until its points are spent or it has diverged: training loss, and test as the metric, of `shown`."""
     evaluated = problem.data[0][:EVALUATED], problem.data[1][:EVALUATED]
-    mark, seconds, limit = 0.0, 0.0, 1e3 * float(run.loss(evaluated))
+    mark, seconds, limit = 0.0, 0.0, 1e3 * value(problem, run.model, evaluated)
     while True:
         start = time.process_time()
         run.step()
@@ -167,7 +173,8 @@ def curve(run: Run, problem: Problem, template: Row, shown: Callable[[], nn.Modu
             continue
         mark, model = problem.spacing * run.points, shown()
         with torch.no_grad():
-            loss, metric = float(problem.loss(model)(evaluated)), problem.tested(model)
+            metric = problem.tested(model)
+        loss = value(problem, model, evaluated)
         loss = float(f"{loss:.10g}") if math.isfinite(loss) else math.inf
         now = replace(template, data_points=run.points, products=run.products, seconds=float(f"{seconds:.4g}"))
         yield replace(now, loss=loss, metric=metric)
@@ -184,7 +191,7 @@ def rows(seed: int) -> Iterator[Row]:
 def _convex(seed: int) -> Iterator[Row]:
     """The gap of the averaged iterates, and their accuracy: SGD at nine rates, and infhess."""
     problem = convex_problem()
-    best, start = (float(problem.loss(model)(problem.data)) for model in (problem.solved(), problem.model()))
+    best, start = (value(problem, model, problem.data) for model in (problem.solved(), problem.model()))
     methods: dict[str, MakeOptimizer] = {f"sgd, rate {rate:.2g}": partial(SGD, lr=rate) for rate in SGD_RATES}
     for name, make in (methods | {INFHESS: lambda p: Preconditioned(SGD(p, lr=1.0))}).items():
         with seeded(seed):

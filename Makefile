@@ -42,11 +42,11 @@ format: .venv/.dev
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: pyproject.toml | .venv/bin/python
-	$(PIP) install -e '.[experiments]'
+	$(PIP) install -e '.[demo]'
 	@touch $@
 
-.venv/.dev: pyproject.toml | .venv/bin/python
-	$(PIP) install -e '.[dev]'
+.venv/.dev: pyproject.toml benchmarks/pyproject.toml | .venv/bin/python
+	$(PIP) install -e '.[dev]' -e benchmarks
 	$(PIP) install --no-deps curvlinops-for-pytorch==3.0.1 backpack-for-pytorch==1.7.1
 	@touch $@ .venv/.demo
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from infhess.cli import app
+from infhess.cli.app import app
 
 
 def run(*arguments, cwd, status=0):

@@ -1,4 +1,4 @@
-"""Every text that the package can say to a user, read off its source: errors, warnings, and notes of reports."""
+"""Every text that the packages can say to a user, read off its source: errors, warnings, and notes of reports."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "infhess"
+TREE = Path(__file__).parent.parent
+LIBRARY, BENCHMARKS = TREE / "src" / "infhess", TREE / "benchmarks" / "infhess_bench"
 GAP = "…"  # what is filled in at run time
-ROOMS_OF_COMMANDS = ("bench", "cli", "data", "experiments", "harness", "problems")
 # Parts of reprs, labels of figures, and what a text is compared with.
 LABELS = (
     r".*products, … data points.*", r"(Report|Tracker|Estimate|Minimum)\(.*", r"…\(…×… matrix.*", r"…?,? and … more",
@@ -75,19 +75,19 @@ def sentences(node: ast.AST, named: dict[str, str], words: int) -> Iterator[str]
 
 
 def messages() -> list[Message]:
-    """Of the whole package; a text that is said at several places once."""
-    paths = sorted(SOURCE.rglob("*.py"))
+    """Of the library and its benchmarks; a text that is said at several places once."""
+    paths = [path for package in (LIBRARY, BENCHMARKS) for path in sorted(package.rglob("*.py"))]
     shared = {name: text for path in paths for name, text in constants(path).items()}
     found: dict[str, Message] = {}
     for path in paths:
         for text, line in (told if _speaks(path) else raised)(path, shared | constants(path)):
-            found.setdefault(text, Message(text, f"{path.relative_to(SOURCE)}:{line}"))
+            found.setdefault(text, Message(text, f"{path.relative_to(TREE)}:{line}"))
     return list(found.values())
 
 
 def _speaks(path: Path) -> bool:
-    """Whether any sentence in a module is one for the user; in rooms of commands, tables and figures have many others."""
-    return path.relative_to(SOURCE).parts[0] not in ROOMS_OF_COMMANDS
+    """Whether any sentence in a module is one for the user; in commands and benchmarks, tables and figures have others."""
+    return path.is_relative_to(LIBRARY) and not path.is_relative_to(LIBRARY / "cli")
 
 
 def raised(path: Path, named: dict[str, str]) -> Iterator[tuple[str, int]]:

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from infhess import Hessian
-from infhess_bench.problems import Shuffled
+from infhess.cli.shuffled import Shuffled
 from util import F64, randn
 
 SCALES = torch.linspace(2.0, 0.3, 20, dtype=F64)

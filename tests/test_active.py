@@ -16,7 +16,6 @@ from infhess import (
     infer_steps,
     paper_preconditioner,
 )
-from infhess_bench.bench.loop import paper_steps
 from util import F64, close, randn, spd, spectrum
 
 N = 20
@@ -81,22 +80,6 @@ def test_the_default_directions_are_the_residuals_of_the_minimal_residual_method
     assert float(cosines(S, minres_residuals(B, G, 6)).min()) > 1 - 1e-8
     conjugate = S.mT @ B @ S
     close(conjugate - torch.diag(conjugate.diagonal()), torch.zeros(6, 6), atol=1e-9)
-
-
-def test_the_fast_loop_is_the_papers_algorithm():
-    """Step by step, the same posterior mean as the plain port that recomputes everything, with noise."""
-    prior = Isotropic(1.3, 0.8, 0.4)
-    products = [randn(N, seed=40 + i) for i in range(8)]
-    gradients = [G + 0.3 * randn(N, seed=60 + i) for i in range(9)]
-
-    def source():
-        p, g = iter(products), iter(gradients)
-        return Products(lambda s: B @ s + 0.1 * s.norm() * next(p), lambda: next(g), N)
-
-    fast = [s.posterior.mean.dense() for s in infer_steps(source(), 8, method="paper", prior=prior)]
-    theirs = [prior.mean * torch.eye(N, dtype=F64) + WX @ WS.mT for WX, WS in paper_steps(source(), 8, prior)]
-    for a, b in zip(fast, theirs, strict=True):
-        close(a, b, 1e-9)
 
 
 def test_it_counts_and_states_come_one_at_a_time():

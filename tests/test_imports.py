@@ -19,7 +19,9 @@ def modules_after(code):
 
 
 def test_help_needs_no_torch():
-    code = "from infhess.cli import app\ntry:\n    app(['--help'], prog_name='infhess')\nexcept SystemExit:\n    pass"
+    code = (
+        "from infhess.cli.app import app\ntry:\n    app(['--help'], prog_name='infhess')\nexcept SystemExit:\n    pass"
+    )
     assert not modules_after(code) & {"torch", "numpy", "scipy", "sklearn", "matplotlib"}
 
 

@@ -1,4 +1,7 @@
-"""Imports go downward only and in no circle, the core imports torch and safetensors alone, and names occur once."""
+"""Imports go downward only and in no circle, the core imports torch and safetensors alone, and names occur once.
+
+The benchmarks are a package of their own above the library, which does not know them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pytest
 import infhess
 
 ROOT = Path(infhess.__file__).parent
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks" / "infhess_bench"
 LAYERS = [
     {"_checks", "_distributed", "_files", "_precision", "_random", "_draw", "_version"},
     {"lowrank"},
@@ -24,10 +28,8 @@ LAYERS = [
     {"spectra"},
     {"optim"},
     {"minimizing"},
-    {"problems", "data"},
-    {"harness"},
-    {"experiments", "bench"},
     {"integrations"},
+    {"example"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
@@ -64,6 +66,11 @@ def test_imports_go_downward(path):
             assert LEVEL[parts[1]] <= own, f"{path.name} imports {module}, which lies above it"
 
 
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_library_does_not_know_its_benchmarks(path):
+    assert not [module for module, _ in imports(path) if module.split(".")[0] == "infhess_bench"]
+
+
 CORE_FILES = [p for p in FILES if LEVEL[layer(p)] <= CORE]
 
 
@@ -94,9 +101,9 @@ def test_the_table_of_layers_is_the_package():
     assert present <= set(LEVEL), present - set(LEVEL)
 
 
-def modules():
-    """Dotted names of all modules, and their files."""
-    paths = {p: p.relative_to(ROOT.parent).with_suffix("") for p in sorted(ROOT.rglob("*.py"))}
+def modules(root):
+    """Dotted names of all modules of a package, and their files."""
+    paths = {p: p.relative_to(root.parent).with_suffix("") for p in sorted(root.rglob("*.py"))}
     return {".".join(name.parts).removesuffix(".__init__"): path for path, name in paths.items()}
 
 
@@ -110,8 +117,9 @@ def imported(path, known):
             yield from (alias.name for alias in node.names)
 
 
-def test_no_imports_go_in_a_circle():
-    known = modules()
+@pytest.mark.parametrize("root", [ROOT, BENCHMARKS], ids=lambda root: root.name)
+def test_no_imports_go_in_a_circle(root):
+    known = modules(root)
     # A package imports its modules to hand their names on; who imports the package by name waits for these as well.
     graph = {name: {m for m in imported(path, known) if m in known} for name, path in known.items()}
     try:
@@ -130,6 +138,7 @@ def test_a_circle_is_seen_wherever_the_imports_stand(tmp_path):
         TopologicalSorter(graph).prepare()
 
 
-def test_a_file_name_occurs_once():
-    names = Counter(p.name for p in ROOT.rglob("*.py") if p.name != "__init__.py")
+@pytest.mark.parametrize("root", [ROOT, BENCHMARKS], ids=lambda root: root.name)
+def test_a_file_name_occurs_once(root):
+    names = Counter(p.name for p in root.rglob("*.py") if p.name != "__init__.py")
     assert not {name for name, count in names.items() if count > 1}

@@ -93,6 +93,8 @@ GATES = (
     guarded("circles", LAYERS, "src/infhess/spectra/ritz.py", END,
             "\n\ndef back() -> None:\n    from infhess.spectra import anchor\n", "→"),
     guarded("foreign imports", LAYERS, PILOT, END, "\nimport requests\n", "requests"),
+    guarded("benchmarks in the library", LAYERS, "src/infhess/cli/options.py", END,
+            "\n\ndef up() -> None:\n    import infhess_bench\n", "does_not_know"),
     guarded("a room of no layer", LAYERS, "src/infhess/attic.py", END, "x = 1\n", "attic"),
     guarded("what --help imports", IMPORTS, "src/infhess/cli/options.py", END, "\nimport torch\n", "torch"),
     guarded("a public name that is not there", f"{IMPORTS} -k documented", "src/infhess/_api.py", "__all__ = \\[",

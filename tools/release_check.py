@@ -43,11 +43,11 @@ def built() -> list[Path]:
 
 
 def checked(path: Path) -> None:
-    """Small, and without results of benchmarks."""
+    """Small, and without the benchmarks."""
     if path.suffix == ".whl":
         names = zipfile.ZipFile(path).namelist()
         assert path.stat().st_size < MOST, f"{path.name}: {path.stat().st_size:,} bytes"
-        assert not [n for n in names if "benchmarks/" in n or n.startswith("results/")], "a wheel holds no results"
+        assert not [n for n in names if "benchmarks/" in n or "infhess_bench" in n], "the wheel is the library alone"
     version = (ROOT / "src/infhess/_version.py").read_text(encoding="utf-8").split('"')[-2]
     for text in (path.name, *(read(ROOT / name) for name in ("CHANGELOG.md", "CITATION.cff"))):
         assert version in text, f"{version} is missing"
@@ -65,31 +65,34 @@ def fresh(folder: Path) -> Path:
 
 
 def installed(python: Path, file: Path, folder: Path) -> None:
-    """The file first without its extra, which `infhess demo` has to name, and then with it."""
-    called(python, "-m", "pip", "install", "--quiet", file)
-    names_the_extra(called(python.with_name("infhess"), "demo", cwd=folder, status=2))
-    called(python, "-m", "pip", "install", "--quiet", f"{file}[experiments]")
+    """The file first alone, then with the extra `cli`, then with `demo`: `infhess demo` has to name the extra that is missing."""
+    for extras, missing in (("", "cli"), ("[cli]", "demo")):
+        called(python, "-m", "pip", "install", "--quiet", f"{file}{extras}")
+        names_the_extra(missing, called(python.with_name("infhess"), "demo", cwd=folder, status=2))
+    called(python, "-m", "pip", "install", "--quiet", f"{file}[demo]")
 
 
 def borrowed(python: Path, file: Path, folder: Path) -> None:
-    """The file alone, and all that it needs from here; the packages of the extra are hidden from `infhess demo` for once."""
+    """The file alone, and all that it needs from here; the packages of an extra are hidden from `infhess demo` for once."""
     called(python, "-m", "pip", "install", "--quiet", "--no-deps", file)
     packages = Path(called(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip())
     (packages / "after_its_own.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n", encoding="utf-8")
     code = """
 import importlib.util, sys
-find, hidden = importlib.util.find_spec, ("matplotlib", "sklearn")
+find, (command, *hidden) = importlib.util.find_spec, sys.argv
 sys.modules.update(dict.fromkeys(hidden))
 importlib.util.find_spec = lambda name: None if name in hidden else find(name)
-import infhess.cli
-infhess.cli.app(["demo"])
+sys.argv = ["infhess", "demo"]
+from infhess.__main__ import main
+main()
 """
-    names_the_extra(called(python, "-c", code, cwd=folder, status=2))
+    for extra, hidden in (("cli", ("typer", "rich")), ("demo", ("matplotlib", "sklearn"))):
+        names_the_extra(extra, called(python, "-c", code, *hidden, cwd=folder, status=2))
 
 
-def names_the_extra(told: str) -> None:
+def names_the_extra(extra: str, told: str) -> None:
     """What `infhess demo` says without it."""
-    assert "pip install 'infhess[experiments]'" in " ".join(told.split()), told
+    assert f"pip install 'infhess[{extra}]'" in " ".join(told.split()), told
 
 
 def runs(python: Path, folder: Path) -> None:

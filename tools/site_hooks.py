@@ -23,7 +23,7 @@ MATH = re.compile(r"^```math\n(.*?)\n```\n", flags=re.S | re.M)
 # A dollar inside of code is a dollar.
 INLINE = re.compile(r"(?P<code>^```.*?^```|`[^`\n]+`)|\$(?P<tex>[^\s$](?:[^$\n`]*[^\s$])?)\$", flags=re.S | re.M)
 FIGURE = re.compile(r"!\[([^\]]*)\]\(([^)#\s]+)\.svg\)")
-# Colours of figures (infhess_bench.experiments.plots), and those for a dark page.
+# Colours of figures (infhess.cli.plots), and those for a dark page.
 DARK = {
     "#222222": "#e4e4e0", "#1f6fb2": "#6db3f2", "#d9640b": "#ff9d57", "#8a8a8a": "#9a9a9a", "#0b8f6a": "#4fd1a5",
     "#a8458c": "#e08cc8",

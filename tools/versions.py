@@ -67,9 +67,9 @@ def lower_bound(requirement: str) -> str | None:
 
 
 def requirements(project: dict) -> tuple[list[str], list[str]]:
-    """What the library and its experiments need, and the tools of the tests."""
+    """What the library, its command line and the demo need, and the tools of the tests."""
     extras = project["optional-dependencies"]
-    own = [*project["dependencies"], *extras["experiments"]]
+    own = [*project["dependencies"], *extras["cli"], *(r for r in extras["demo"] if Requirement(r).name != "infhess")]
     return own, [r for r in extras["dev"] if Requirement(r).name in TOOLS]
 
 
@@ -98,7 +98,7 @@ def tried(end: str, project: dict, arguments: list[str]) -> bool:
         subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
         inside = folder / "venv/bin/python"
         pip = [inside, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", "--quiet"]
-        subprocess.run([*pip, "install", "-c", folder / "bounds.txt", f"{ROOT}[experiments]", *tools], check=True)
+        subprocess.run([*pip, "install", "-c", folder / "bounds.txt", f"{ROOT}[demo]", *tools], check=True)
         show = "import sys, torch, infhess; print(sys.version.split()[0], 'torch', torch.__version__, infhess.__file__)"
         # The tests are of the installed library; the tree is not on the path.
         told = subprocess.run(

@@ -21,9 +21,9 @@ def wait(template, folder):
 
 
 def slow(out: Path, workers: int):
-    from infhess.cli import show
     from infhess.cli.rows import RowFile
     from infhess.cli.usage import remedies
+    from infhess_bench.cli import show
 
     with remedies():
         jobs = [Job(Row("slow", "p", "m", seed), wait, (out,)) for seed in range(6)]
@@ -32,7 +32,7 @@ def slow(out: Path, workers: int):
 
 if __name__ == "__main__":
     if sys.argv[1] == "slow":
-        from infhess.cli import app
+        from infhess.cli.app import app
 
         app.command()(slow)
     main()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from infhess_bench.experiments.demo import CONVEX, INFHESS
 
 from commands import read, run, run_here
 from infhess import __version__
+from infhess.cli.app import add_commands, app
+from infhess.cli.demo import CONVEX, INFHESS
 from infhess.cli.rows import COLUMNS, RowFile
 
 
@@ -36,7 +40,7 @@ def test_demo_writes_rows_and_a_figure_and_does_not_compute_twice(tmp_path, monk
 
 def test_without_out_the_demo_shows_its_tables_and_a_figure_and_keeps_no_rows(tmp_path, monkeypatch):
     rows = RowFile(Path(__file__).parents[2] / "docs/demo").rows
-    monkeypatch.setattr("infhess_bench.experiments.demo.rows", lambda seed: iter(rows))
+    monkeypatch.setattr("infhess.cli.demo.rows", lambda seed: iter(rows))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "here").mkdir()
@@ -59,9 +63,7 @@ def test_a_fresh_demo_keeps_earlier_rows_and_finds_the_same(tmp_path, monkeypatc
     assert [r["metric"] for r in again] == [r["metric"] for r in rows]
 
 
-@pytest.mark.parametrize(
-    "command", ["", "demo", "reproduce", "spectrum", "bench", "bench inference", "bench convex", "data", "data list"]
-)
+@pytest.mark.parametrize("command", ["", "demo", "spectrum"])
 def test_help(command):
     text = run_here(*command.split(), "--help")
     assert "Usage" in text
@@ -90,8 +92,7 @@ def test_bad_input_ends_with_status_2_and_one_line(tmp_path, monkeypatch):
 WRONG = {
     ("nonsense",): "No such command 'nonsense'; see infhess --help",
     ("demo", "--seed", "a"): "see infhess demo --help",
-    ("bench", "nonsense"): "see infhess bench --help",
-    ("reproduce",): "regression, logistic, deep; see infhess reproduce --help",
+    ("spectrum",): "see infhess spectrum --help",
 }
 
 
@@ -100,3 +101,33 @@ def test_wrong_options_end_with_status_2_and_one_line(arguments, remedy):
     said = run_here(*arguments, status=2)
     assert remedy in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["bench", "bench convex --quick", "reproduce deep", "data list", "data --help"])
+def test_without_the_benchmarks_their_commands_say_how_to_get_them(command):
+    said = told("sys.modules['infhess_bench'] = None; metadata.entry_points = lambda group: []", command)
+    assert said == f"infhess: {command.split()[0]}: comes with the benchmarks; in a clone: pip install -e benchmarks\n"
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_its_packages_the_command_line_says_what_to_install(missing):
+    said = told(f"sys.modules['{missing}'] = None", "demo")
+    assert said == "infhess: the command line needs typer and rich; install them with: pip install 'infhess[cli]'\n"
+
+
+def told(before, command):
+    """What the command says on standard error, in a process of its own, after some code; it ends with status 2."""
+    code = f"import sys\nfrom importlib import metadata\n{before}\nsys.argv = ['infhess', *sys.argv[1:]]\n"
+    code += "from infhess.__main__ import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr
+
+
+def test_packages_add_commands(monkeypatch):
+    """By a function that gets the app; infhess itself knows none of them."""
+    added = []
+    point = SimpleNamespace(load=lambda: added.append)
+    monkeypatch.setattr("infhess.cli.app.entry_points", lambda group: [point] if group == "infhess.commands" else [])
+    add_commands()
+    assert added == [app]

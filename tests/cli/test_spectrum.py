@@ -10,7 +10,7 @@ import pytest
 from commands import run, run_here
 from infhess.cli.rows import Row, RowFile
 
-NET = "infhess_bench.problems.example:small_net"
+NET = "infhess.example:small_net"
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_other_errors_come_before_that_of_an_earlier_result(wrong, tmp_path, her
         ("nothing", "expected MODULE:FUNCTION"),
         ("no_such_module:f", "no module named no_such_module"),
         ("absent.py:f", "no such file"),
-        ("infhess_bench.problems.example:absent", "has no function absent"),
+        ("infhess.example:absent", "has no function absent"),
         ("math:pi", "has no function pi"),
         ("time:time", "must return"),
         ("broken.py:raises", "failed with KeyError"),

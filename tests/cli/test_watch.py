@@ -6,13 +6,13 @@ import sys
 
 import pytest
 import torch
-from infhess_bench.problems.example import small_net
 from safetensors.torch import save_file
 
 from commands import read, run_here
 from infhess.cli import watch
+from infhess.example import small_net
 
-NET = "infhess_bench.problems.example:small_net"
+NET = "infhess.example:small_net"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_without_out_all_checkpoints_are_computed_each_time_and_nothing_is_writt
 
 
 def test_it_prints_without_matplotlib(folder, monkeypatch):
-    monkeypatch.setattr("infhess_bench.experiments.plots.available", lambda: False)
+    monkeypatch.setattr("infhess.cli.plots.available", lambda: False)
     assert "no figure: it needs matplotlib" in run_here("spectrum", NET, "--k", "1", "--out", "a")
     assert "net-10.ckpt" in run_here("spectrum", NET, "--k", "1", "--watch", "made", "--out", "b")
 

@@ -6,11 +6,10 @@ import math
 
 import torch
 
-from convex_cases import small
+from convex_cases import small, softmax
 from infhess.curvature import Hessian
 from infhess.minimizing.factored import Layout, factored_inverse, factors_of, matrix_of
 from infhess.minimizing.pool_curvature import PoolCurvature
-from infhess_bench.problems.convex_problems import softmax
 from minimizing_cases import minimized
 
 DOUBLE = torch.float64

@@ -7,8 +7,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import infhess
-from convex_cases import needs_data, small
-from infhess_bench.problems.convex_problems import convex_problem, huber, logistic, poisson, softmax, solution, squares
+from convex_cases import huber, logistic, poisson, small, softmax, squares
 from minimizing_cases import batches_of, minimized
 
 CASES = {
@@ -28,19 +27,6 @@ def test_the_gap_is_reached_and_known(name, size):
     assert gap <= 1e-8
     assert result.gap_upper(0.95) <= 1e-8
     assert result.passes <= 13
-
-
-@needs_data
-@pytest.mark.parametrize("size", [pytest.param(32, marks=pytest.mark.long), 256])
-@pytest.mark.parametrize("name", ["sarcos-map", "sarcos-nat", "mnist-3v5", "digits", "breast-cancer"])
-def test_the_problems_of_the_bench_to_eight_digits(name, size):
-    problem = convex_problem(name)
-    best, start = problem.value(solution(name)), problem.value(problem.model())
-    model = problem.model()
-    result = infhess.minimize(problem.loss(model), model.parameters(), batches_of(problem, size), gap=1e-8)
-    assert result.stopped == "gap"
-    assert (problem.value(model) - best) / (start - best) <= 1e-8
-    assert result.passes <= 11
 
 
 def test_a_pool_smaller_than_the_data(monkeypatch):

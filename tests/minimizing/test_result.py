@@ -7,10 +7,9 @@ import math
 import matplotlib as mpl
 import pytest
 
-from convex_cases import small
+from convex_cases import logistic, small
 from infhess.minimizing.progress import Progress
 from infhess.minimizing.stop_rule import Gap, extrapolated, idle, relative, slow, still_to_come
-from infhess_bench.problems.convex_problems import logistic
 from minimizing_cases import minimized
 
 mpl.use("Agg")

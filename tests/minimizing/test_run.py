@@ -10,8 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import infhess
-from convex_cases import small
-from infhess_bench.problems.convex_problems import logistic, squares
+from convex_cases import logistic, small, squares
 from minimizing_cases import batches_of, minimized
 
 

@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 import infhess
-from convex_cases import small
-from infhess_bench.problems.convex_problems import logistic
+from convex_cases import logistic, small
 from minimizing_cases import batches_of
 
 PROBLEM = small(logistic, l2=1e-4, n=600)

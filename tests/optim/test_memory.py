@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 import infhess
 from infhess.optim.scalings import SCALINGS
-from infhess_bench.harness.peak import Peak
+from peak import Peak
 
 
 def numbers(state_dict):

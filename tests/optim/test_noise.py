@@ -8,14 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from infhess_bench.experiments.demo import convex_problem
 
 import infhess
+from infhess.cli.demo import Run, convex_problem, value
+from infhess.cli.shuffled import seeded
 from infhess.optim.controllers.controller_state import ControllerState
 from infhess.optim.controllers.noise import noise_limit
 from infhess.preconditioners.scaling import Block, Scaling
-from infhess_bench.harness import AVERAGED, online
-from infhess_bench.problems.shuffled import CountedStream, Shuffled, seeded
 from util import F64, randn
 
 REFRESHED, END = 9152, 12_000  # data points of the demo at which P² is built for the third time, and a third more
@@ -24,26 +23,25 @@ REFRESHED, END = 9152, 12_000  # data points of the demo at which P² is built f
 @pytest.mark.long
 def test_no_refresh_raises_the_averaged_loss_of_the_demo_beyond_noise():
     """The largest loss of the averaged iterate after the last refresh, beside what it was then; both less the optimum's."""
-    data, rises = convex_problem(), []
-    best = data.value(data.solved())
+    problem, rises = convex_problem(), []
+    best = value(problem, problem.solved(), problem.data)
     for seed in range(20):
-        stream = CountedStream(Shuffled(data.data, 32, torch.Generator().manual_seed(seed)), END)
-        after = [row - best for row in losses_since(REFRESHED, data, stream, seed)]
+        after = [loss - best for loss in losses_since(REFRESHED, problem, seed)]
         rises.append(max(after) / after[0])
     # Here 1.04 and 1.56. With the step of the new P² as long as curvature allows for: 1.58 and 7.
     assert math.exp(mean(map(math.log, rises))) < 1.1
     assert max(rises) < 2
 
 
-def losses_since(mark, data, stream, seed):
+def losses_since(mark, problem, seed):
     """Of the averaged iterate, whenever 3 % more points were read."""
     with seeded(seed):
-        run = online()(data, stream)
-        while stream.points < stream.budget:
+        run = Run(problem, lambda p: infhess.Preconditioned(torch.optim.SGD(p, lr=1.0)), seed)
+        while run.points < END:
             run.step()
-            if stream.points >= mark:
-                yield data.value(run.models[AVERAGED])
-                mark = 1.03 * stream.points
+            if run.points >= mark:
+                yield value(problem, run.averaged(), problem.data)
+                mark = 1.03 * run.points
     assert run.optimizer._state.built_at == REFRESHED
 
 

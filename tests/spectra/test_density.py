@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 
 import pytest
@@ -10,21 +9,11 @@ import torch
 from torch import nn
 
 import infhess
+from curvature_cases import digits_mlp
+from density_cases import coverage, places, step
 from infhess import Hessian, Products, density
-from infhess_bench.problems import CURVATURE
 from small_data import gaussian_source
 from util import F64, close, fast_and_long, randn, spectrum
-
-
-def step(values, x):
-    return (values[None] <= x[:, None]).double().mean(1)
-
-
-def places(values):
-    """Even points within the range, and points at which every share of the eigenvalues lies below."""
-    even = torch.linspace(float(values.min()), float(values.max()), 22, dtype=F64)[1:-1]
-    return torch.cat([even, torch.quantile(values, torch.linspace(0.025, 0.975, 20, dtype=F64))])
-
 
 SPECTRA = {
     "even": torch.linspace(0, 1, 1000, dtype=F64),
@@ -35,17 +24,6 @@ SPECTRA = {
         torch.zeros(200, dtype=F64),
     ]),
 }  # fmt: skip
-
-
-def coverage(values, trials, **options):
-    """Mean share of places that the intervals cover, and share of trials in which the joint band covers all."""
-    x, hits, joint = places(values), [], []
-    for seed in range(trials):
-        # Gaussian starts see no difference between a matrix and its eigenvalues on a diagonal.
-        found = density(torch.diag(values), generator=torch.Generator().manual_seed(seed), **options)
-        for seen, band in ((hits, found.interval(x)), (joint, found.interval(x, joint=True))):
-            seen.append((band[0] <= step(values, x)) & (step(values, x) <= band[1]))
-    return float(torch.stack(hits).double().mean()), float(torch.stack(joint).all(1).double().mean())
 
 
 MANY = 50  # `infhess bench curvature --density` has 200, and its rows are in benchmarks/results/curvature-density
@@ -60,14 +38,9 @@ def test_intervals_cover_the_step_function(name, trials):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "trials"), [("digits-mlp", MANY), ("mlp/trained", 200)]
-)  # the bench has the first alone
-def test_intervals_cover_the_spectra_of_nets(name, trials):
+def test_intervals_cover_the_spectrum_of_a_net():
     """Of the exact matrix over all the data: what `density` works with where it reads all of it."""
-    if name.startswith("mlp") and not os.environ.get("INFHESS_DATA"):
-        pytest.skip("MNIST is not there")
-    each, joint = coverage(torch.linalg.eigvalsh(CURVATURE[name]().dense()), trials)
+    each, joint = coverage(torch.linalg.eigvalsh(digits_mlp().dense()), MANY)
     assert 0.93 <= each <= 0.985
     assert joint >= 0.93
 
@@ -75,7 +48,7 @@ def test_intervals_cover_the_spectra_of_nets(name, trials):
 @fast_and_long("trials", 2, 20)
 def test_samples_of_a_net_cover_its_spectrum(trials):
     """What was not read is covered, and bounds are not much wider than those from all of the data."""
-    problem = CURVATURE["digits-mlp"]()
+    problem = digits_mlp()
     values, hits = torch.linalg.eigvalsh(problem.dense()), []
     for seed in range(trials):
         g = torch.Generator().manual_seed(seed)
@@ -88,7 +61,7 @@ def test_samples_of_a_net_cover_its_spectrum(trials):
 
 def test_data_without_end_is_bounded_in_the_worst_case():
     """Where nobody knows how much is unread, Weyl's inequality: wider bounds, that hold."""
-    problem = CURVATURE["digits-mlp"]()
+    problem = digits_mlp()
     values, g = torch.linalg.eigvalsh(problem.dense()), torch.Generator().manual_seed(0)
     sources = problem.source(128, g), problem.source(128, g)
     sources[1].stream.population = None

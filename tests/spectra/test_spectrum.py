@@ -8,10 +8,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import infhess
+from curvature_cases import digits_logistic, digits_mlp
 from infhess import GaussNewton, Hessian, largest, spectrum, trace
+from infhess.cli.shuffled import Shuffled
 from infhess.curvature import mapped
-from infhess_bench.problems import CURVATURE
-from infhess_bench.problems.shuffled import Shuffled
 from small_data import VALUES, gaussian_source
 from util import F64, close, randn
 from util import spectrum as matrix_with
@@ -28,7 +28,7 @@ def test_an_exact_matrix_has_its_eigenvalues():
 
 
 def test_all_the_data_at_once_is_exact():
-    problem = CURVATURE["digits-logistic"]()
+    problem = digits_logistic()
     truth = torch.linalg.eigvalsh(problem.dense()).flip(0)[:3]
     source = Hessian(
         lambda b: problem.loss(problem.model(w, b[0]), b[1]),
@@ -63,7 +63,7 @@ def test_negative_curvature_is_reported():
 
 
 def test_it_goes_on_until_the_tolerance_is_met():
-    problem = CURVATURE["digits-mlp"]()
+    problem = digits_mlp()
     g = torch.Generator().manual_seed(1)
     rounds = list(infhess.spectrum_rounds(problem.source(32, g), 3, 0.03, generator=g))
     assert len(rounds) > 1
@@ -76,7 +76,7 @@ def test_it_goes_on_until_the_tolerance_is_met():
 
 
 def test_it_ends_with_the_budget_and_says_so():
-    problem = CURVATURE["digits-mlp"]()
+    problem = digits_mlp()
     g = torch.Generator().manual_seed(1)
     found = spectrum(problem.source(32, g), 3, 1e-3, budget=5000, generator=g)
     assert found.stopped == "budget"
@@ -101,7 +101,7 @@ class CountedBatches:
 )
 def test_the_counts_are_those_of_a_source_that_counts_by_itself(call, monkeypatch):
     monkeypatch.setattr(mapped, "MOST", 0)  # one batch after the other
-    problem = CURVATURE["digits-logistic"]()
+    problem = digits_logistic()
     w, batches, calls = problem.w.clone().requires_grad_(), CountedBatches((problem.x, problem.y), 48), []
 
     def loss(b):
@@ -117,7 +117,7 @@ def test_the_counts_are_those_of_a_source_that_counts_by_itself(call, monkeypatc
 
 def test_the_same_seed_gives_the_same_numbers():
     def once():
-        problem, g = CURVATURE["digits-mlp"](), torch.Generator().manual_seed(3)
+        problem, g = digits_mlp(), torch.Generator().manual_seed(3)
         return spectrum(problem.source(32, g), 3, generator=g)
 
     first, again = once(), once()
@@ -126,7 +126,7 @@ def test_the_same_seed_gives_the_same_numbers():
 
 
 def test_float32_agrees_with_float64():
-    problem = CURVATURE["digits-logistic"]()
+    problem = digits_logistic()
     single, double = (
         spectrum(problem.source(32, g := torch.Generator().manual_seed(3), dtype), 3, generator=g)
         for dtype in (torch.float32, F64)

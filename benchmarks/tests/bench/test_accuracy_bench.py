@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from convex_cases import small
+from bench_cases import small
 from infhess_bench.bench import accuracy_baselines, accuracy_bench, recorder
 from infhess_bench.bench.accuracy_baselines import infhess, solvers
 from infhess_bench.bench.recorder import MINIMIZE, EnoughError, Recorder

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from convex_cases import Counting, CountingAll, small
+from bench_cases import Counting, CountingAll, small
 from infhess.cli.rows import Row
 from infhess_bench.bench import convex_bench, convex_report
 from infhess_bench.bench.convex_baselines import METHODS, ONLINE

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from convex_cases import small
+from bench_cases import small
 from infhess_bench.bench import convex_calibration
 from infhess_bench.bench.convex_calibration import HOLDS, MEMORY, TALL, TIGHT, Case, held, measured, ratios
 from infhess_bench.problems.convex_problems import CONVEX, logistic, poisson, softmax, squares

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from convex_cases import Counting
+from bench_cases import Counting
 from deep_cases import small
 from infhess.cli.rows import Row
 from infhess_bench.bench import deep_baselines, deep_bench

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from bench_cases import needs_data
+from density_cases import coverage
 from infhess_bench.bench import density_coverage
 from infhess_bench.bench.density_coverage import EACH, EXPERIMENT, KNOWN, PARTS, SIZE
 from infhess_bench.harness import Row
+from infhess_bench.problems import CURVATURE
 from util import close
 
 
@@ -40,3 +44,11 @@ def test_nets_are_measured_with_all_data_and_with_a_part_of_it():
     methods = [(j.template.problem, j.template.method) for j in density_coverage.jobs(0, 4)]
     assert ("digits-mlp", "a part of the data: at each x") in methods
     assert len(methods) == 3 + 2 * 2
+
+
+@pytest.mark.long
+@needs_data
+def test_bounds_hold_for_a_net_that_jobs_leave_out():
+    each, joint = coverage(torch.linalg.eigvalsh(CURVATURE["mlp/trained"]().dense()), 200)
+    assert 0.93 <= each <= 0.985
+    assert joint >= 0.93

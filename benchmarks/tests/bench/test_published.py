@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from convex_cases import small
+from bench_cases import small
 from infhess_bench.bench.published import SketchySgd, inverse, nystrom
 from infhess_bench.problems.convex_problems import logistic
 from infhess_bench.problems.shuffled import CountedStream, Shuffled

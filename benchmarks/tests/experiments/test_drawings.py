@@ -11,7 +11,7 @@ import pytest
 
 from infhess.cli.rows import RowFile
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FIGURES = sorted(path for name in ("benchmarks/results", "docs/demo") for path in (ROOT / name).rglob("*.svg"))
 FIGURES.remove(ROOT / "benchmarks/results/convex-accuracy/run.svg")  # of one run, which keeps no rows
 FOLDERS = sorted({str(path.parent.relative_to(ROOT)) for path in FIGURES})

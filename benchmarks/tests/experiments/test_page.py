@@ -10,7 +10,7 @@ import pytest
 from infhess_bench.experiments import plots
 from infhess_bench.experiments.page import FAILS, HOLDS, IN_PART, Claim, Figure, Page, claim_list, verdict
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 REPORTS = sorted(ROOT.glob("benchmarks/results/*/report.html"))
 LOOKS = [(width, dark) for width in (375, 1280) for dark in (False, True)]
 # Faults that a reader would see: what sticks out, text that is faint, figures too small to read, what comes from elsewhere.

@@ -29,7 +29,7 @@ from infhess_bench.bench.convex_bench import Axes
 from infhess_bench.experiments import page, reproduce
 from infhess_bench.harness.tables import markdown, target_cells
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def committed(path):

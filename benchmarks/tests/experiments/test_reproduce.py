@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from bench_cases import needs_data
 from commands import read, start
-from convex_cases import needs_data
 
 
 def cut_off(process, folder, how, jobs):

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from convex_cases import small
+from bench_cases import small
 from infhess.cli.rows import Row
 from infhess_bench.harness.comparison import TUNING_SEED, Cell, Comparison, best_settings, read_settings, write_settings
 from infhess_bench.harness.methods import Baseline, Setting, adam, missing, online, sgd

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from convex_cases import Counting, small
+from bench_cases import Counting, small
 from infhess.cli.rows import Row
 from infhess_bench.experiments import logistic
 from infhess_bench.experiments.regression import AverageInverse, NoisyConjugateGradients

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from convex_cases import needs_data, small
+from bench_cases import needs_data, small
 from infhess_bench.problems.convex_problems import breast_cancer, huber, poisson, softmax
 from infhess_bench.problems.convex_problems import logistic as logistic_loss
 

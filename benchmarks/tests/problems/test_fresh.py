@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from convex_cases import needs_data
+from bench_cases import needs_data
 from infhess_bench.problems import fresh
 from infhess_bench.problems.fresh import FRESH, SORTED, Dilated, Heat
 from infhess_bench.problems.net_sets import SETS

@@ -34,7 +34,7 @@ class Gap(NamedTuple):
     spread: float
 
     def upper(self, level: float) -> float:
-        """An upper bound on the gap with this probability, calibrated in tests/minimizing/test_calibration.py."""
+        """An upper bound on the gap with this probability, calibrated in benchmarks/tests/bench/test_convex_calibration.py."""
         level = finite_number(level, "level", least=0.0, strict=True)
         if not level < 1:
             raise ValueError(f"level: expected a probability between 0 and 1, got {level:g}")

@@ -1,4 +1,4 @@
-"""What every test shares, of the library and of the benchmarks: threads, the instruction set, settings of hypothesis, fixtures."""
+"""What every test shares: threads of a worker, its instruction set, settings of hypothesis, a generator of its own."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def unbroken() -> list[str]:
 def ran(tree: Path, commands: tuple[str, ...]) -> tuple[bool, str]:
     """Whether all end with status 0, one after the other until one does not, and what the last one said."""
     environment = {
-        **os.environ, "PYTHONPATH": f"{tree}/src{os.pathsep}{tree}/benchmarks", "OMP_NUM_THREADS": "1", "INFHESS_BROWSER_REQUIRED": "1",
-        "NO_MKDOCS_2_WARNING": "1", "COLUMNS": "200",
+        **os.environ, "PYTHONPATH": f"{tree}/src{os.pathsep}{tree}/benchmarks", "OMP_NUM_THREADS": "1",
+        "INFHESS_BROWSER_REQUIRED": "1", "NO_MKDOCS_2_WARNING": "1", "COLUMNS": "200",
     }  # fmt: skip
     said = ""
     for command in commands:

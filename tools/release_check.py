@@ -65,7 +65,7 @@ def fresh(folder: Path) -> Path:
 
 
 def installed(python: Path, file: Path, folder: Path) -> None:
-    """The file first alone, then with the extra `cli`, then with `demo`: `infhess demo` has to name the extra that is missing."""
+    """The file alone, then with the extra `cli`, then with `demo`: `infhess demo` has to name the one that is missing."""
     for extras, missing in (("", "cli"), ("[cli]", "demo")):
         called(python, "-m", "pip", "install", "--quiet", f"{file}{extras}")
         names_the_extra(missing, called(python.with_name("infhess"), "demo", cwd=folder, status=2))

@@ -24,7 +24,7 @@ def main() -> None:
 
         app(prog_name="infhess")
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
+        if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise
         sys.stderr.write(NOT_INSTALLED)
         sys.exit(2)

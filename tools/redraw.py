@@ -1,7 +1,7 @@
 """Draw reports anew from their rows: figures, tables and report.html; nothing is computed.
 
-python tools/redraw.py                               # every report and figure of benchmarks/results and docs/demo
-python tools/redraw.py benchmarks/results/deep-final  # this one
+python tools/redraw.py                                # every report and figure of benchmarks/results and docs/demo
+python tools/redraw.py benchmarks/results/deep-final   # this one
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from infhess.cli import demo_report
 from infhess_bench.bench import (
     accuracy_bench,
     convex_calibration,
@@ -22,7 +23,7 @@ from infhess_bench.bench import (
     inference,
 )
 from infhess_bench.bench.deep_baselines import METHODS
-from infhess_bench.experiments import demo, reproduce
+from infhess_bench.experiments import reproduce
 from infhess_bench.harness import EXACT, START, RowFile
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +65,7 @@ REPORTS: dict[str, Callable[[RowFile, Path], object]] = {
     "benchmarks/results/curvature": lambda file, folder: curvature_bench.figure(file.rows, folder / "curvature.svg"),
     "benchmarks/results/edge": lambda file, folder: edge_of_stability.figure(file.rows, folder / "edge.svg"),
     "benchmarks/results/inference": lambda file, folder: inference.figure(file.rows, folder / "inference.svg"),
-    "docs/demo": lambda file, folder: demo.figure(file.rows, folder / "demo.svg"),
+    "docs/demo": lambda file, folder: demo_report.figure(file.rows, folder / "demo.svg"),
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,306 @@
+"""Golden runs of the optimizers: every way in which a loop lets them see curvature, and what loops do besides."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import infhess
+
+Shown = Iterator[tuple[Any, dict[str, Any]]]
+Batch = tuple[Tensor, Tensor]
+SCALINGS, WAYS = ("kronecker", "diagonal"), ("watch", "closure", "observe")
+POINTS = 24
+
+
+def mlp() -> nn.Module:
+    """A small net; (6,) ↦ (3,)."""
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def norms() -> nn.Module:
+    """A net with batch norm."""
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def convolutions() -> nn.Module:
+    """A convolutional net."""
+    return nn.Sequential(nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+
+
+def wide() -> nn.Module:
+    """A net whose matrices are rotated in blocks."""
+    return nn.Sequential(nn.Linear(6, 70), nn.Tanh(), nn.Linear(70, 66), nn.Tanh(), nn.Linear(66, 3))
+
+
+class Tokens(nn.Module):
+    """Features as tokens: an embedding, a layer norm, attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.norm = nn.Embedding(10, 8), nn.LayerNorm(8)
+        self.qkv, self.head = nn.Linear(8, 24), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.tokens((2 * x + 5).long().clamp(0, 9))
+        q, k, v = self.qkv(self.norm(h)).chunk(3, -1)
+        return self.head((h + F.scaled_dot_product_attention(q, k, v)).mean(1))
+
+
+def linear() -> nn.Module:
+    """Softmax regression, which is convex."""
+    return nn.Linear(6, 3)
+
+
+class Once(torch.autograd.Function):
+    """tanh by a kernel that cannot be differentiated twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.tanh()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return grad * (1 - y * y)
+
+
+class OnceNet(nn.Module):
+    """A net whose loss has no second derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(Once.apply(self.first(x)))
+
+
+def batch(t: int, dtype: torch.dtype, points: int = POINTS) -> Batch:
+    """Batch t of a stream of points with a noisy label."""
+    g = torch.Generator().manual_seed(1000 + t)
+    x = torch.randn(points, 6, generator=g, dtype=torch.float64)
+    y = (x[:, :3] + 0.5 * torch.randn(points, 3, generator=g, dtype=torch.float64)).argmax(1)
+    return x.to(dtype), y
+
+
+def loss_of(model: nn.Module, penalty: float = 0.0) -> Callable[[Batch], Tensor]:
+    """Mean cross-entropy, and half the squared length of the weights times the penalty."""
+
+    def loss(data: Batch) -> Tensor:
+        value = F.cross_entropy(model(data[0]), data[1])
+        return value + penalty / 2 * sum(p.square().sum() for p in model.parameters()) if penalty else value
+
+    return loss
+
+
+Make = Callable[[nn.Module], Any]
+
+
+def rate_free(model: nn.Module, scaling: str, **options: Any) -> infhess.RateFree:
+    """RateFree of named parameters."""
+    return infhess.RateFree(model.named_parameters(), scaling=scaling, **options)
+
+
+def rate_free_groups(model: nn.Module, scaling: str) -> infhess.RateFree:
+    """RateFree with two groups, and one added that was frozen."""
+    first, *others, last = model.parameters()
+    opt = infhess.RateFree([{"params": [first], "weight_decay": 0.1}, {"params": others, "lr": 0.5}], scaling=scaling)
+    opt.add_param_group({"params": [last]})
+    return opt
+
+
+BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": partial(torch.optim.SGD, lr=0.1),
+    "SGD-momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "Adam": partial(torch.optim.Adam, lr=0.01),
+    "AdamW": partial(torch.optim.AdamW, lr=0.01),
+    "RMSprop": partial(torch.optim.RMSprop, lr=0.01),
+    "Adagrad": partial(torch.optim.Adagrad, lr=0.1),
+}
+
+
+def wrapped(model: nn.Module, base: str, **options: Any) -> infhess.Preconditioned:
+    """Preconditioned around a base."""
+    return infhess.Preconditioned(BASES[base](model.parameters()), **options)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A training loop: the optimizer and the net, how curvature is seen ("" for not at all), and what else the loop does."""
+
+    make: Make
+    way: str = "watch"
+    net: Callable[[], nn.Module] = mlp
+    steps: int = 20
+    dtype: torch.dtype = torch.float32
+    clip: float = 0.0
+    micro: int = 1  # micro-batches a step
+    schedule: bool = False
+    resume: bool = False  # from a checkpoint in the middle, by a new optimizer of a new net
+    products: str = "exact"
+    penalty: float = 0.0
+    update: int = 0  # steps between two updates
+    distributed: bool = False
+    every: int = 1  # of late steps, one in so many is shown
+
+    def __call__(self, rank: int = 0) -> Shown:
+        """What is seen after each step; `rank` is the process."""
+        model, opt = self._made()
+        outer = DistributedDataParallel(model) if self.distributed else None
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, self.steps) if self.schedule else None
+        for t in range(1, self.steps + 1):
+            if self.resume and t == self.steps // 2:
+                model, opt = self._resumed(model, opt)
+            batches = [batch(10 * t + i + 10_000 * rank, self.dtype) for i in range(self.micro)]
+            returned = self._step(model, outer or model, opt, batches, t)
+            if schedule is not None:
+                schedule.step()
+            if t <= 20 or t % self.every == 0:
+                yield t, seen(model, opt) | {"returned": returned}
+        yield from ended(model, opt)
+
+    def _made(self) -> tuple[nn.Module, Any]:
+        model = self.net().to(self.dtype)
+        return model, self.make(model)
+
+    def _resumed(self, model: nn.Module, opt: Any) -> tuple[nn.Module, Any]:
+        file = io.BytesIO()
+        torch.save([model.state_dict(), opt.state_dict()], file)
+        file.seek(0)
+        weights, state = torch.load(file, weights_only=True)
+        new, again = self._made()
+        new.load_state_dict(weights)
+        again.load_state_dict(state)
+        return new, again
+
+    def _step(self, model: nn.Module, outer: nn.Module, opt: Any, batches: list[Batch], t: int) -> Any:
+        """One step; what it returned."""
+        plain, loss, returned = loss_of(model, self.penalty), loss_of(outer, self.penalty), None
+        if self.update and t % self.update == 1:
+            stream = [batch(100_000 + 100 * t + i, self.dtype) for i in range(40)]
+            returned = opt.update(plain, stream, generator=torch.Generator().manual_seed(t))
+
+        def backward(data: Batch) -> Tensor:
+            value = loss(data) / self.micro
+            value.backward()
+            return value.detach()
+
+        def closure() -> Tensor:
+            opt.zero_grad()
+            total = sum(backward(data) for data in batches)
+            self._clip(model)
+            return total
+
+        if self.way == "closure":
+            return opt.step(closure)
+        opt.zero_grad()
+        for data in batches:
+            with opt.watch() if self.way == "watch" else nullcontext():
+                backward(data)
+            if self.way == "observe":
+                returned = opt.observe(plain, data, products=self.products, generator=torch.Generator().manual_seed(t))
+        self._clip(model)
+        opt.step()
+        return returned
+
+    def _clip(self, model: nn.Module) -> None:
+        if self.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), self.clip)
+
+
+def seen(model: nn.Module, opt: Any) -> dict[str, Any]:
+    """All that a model and its optimizer show."""
+    found = {"weights": model.state_dict(), "opt": opt.state_dict(), "report": opt.report}
+    return found | ({"rate": opt.rate} if isinstance(opt, infhess.RateFree) else {"due": opt.due})
+
+
+def ended(model: nn.Module, opt: Any) -> Shown:
+    """What is left at the end: the averaged weights, P² applied."""
+    if isinstance(opt, infhess.RateFree):
+        with opt.averaged():
+            yield "averaged", {"weights": model.state_dict()}
+        yield "training", {"weights": model.state_dict()}
+        opt.finish()
+        yield "finished", {"weights": model.state_dict(), "opt": opt.state_dict()}
+    else:
+        size = sum(p.numel() for p in model.parameters())
+        ones = torch.ones(size, dtype=next(model.parameters()).dtype)
+        yield "P2", {"applied": opt.preconditioner @ ones}
+
+
+def _rate_free() -> Iterator[tuple[str, Loop]]:
+    for scaling in SCALINGS:
+        made = Loop(partial(rate_free, scaling=scaling))
+        for way in WAYS:
+            loop = replace(made, way=way)
+            yield f"{scaling}-{way}", replace(loop, steps=176, every=16)  # probes at steps 64 and 144, too
+            yield f"{scaling}-{way}-clipped", replace(loop, clip=0.1)
+            yield f"{scaling}-{way}-accumulated", replace(loop, micro=2)
+            yield f"{scaling}-{way}-scheduled", replace(loop, schedule=True)
+            yield f"{scaling}-{way}-resumed", replace(loop, resume=True)
+            yield f"{scaling}-{way}-bf16", replace(loop, dtype=torch.bfloat16)
+        yield f"{scaling}-differences", replace(made, way="observe", products="difference")
+        yield f"{scaling}-differentiable-once", replace(made, way="closure", net=OnceNet)
+        yield f"{scaling}-groups", replace(made, make=partial(rate_free_groups, scaling=scaling))
+        yield f"{scaling}-double", replace(made, dtype=torch.float64)
+        yield f"{scaling}-batch-norm", replace(made, net=norms)
+        yield f"{scaling}-convolutions", replace(made, net=convolutions)
+        yield f"{scaling}-tokens", replace(made, net=Tokens)
+        yield f"{scaling}-wide", replace(made, net=wide)
+
+
+def _distributed() -> Iterator[tuple[str, Loop]]:
+    for scaling in SCALINGS:
+        for way in WAYS:
+            yield f"ddp-{scaling}-{way}", Loop(partial(rate_free, scaling=scaling), way, distributed=True)
+    yield "ddp-Adam-watch", Loop(partial(wrapped, base="Adam"), distributed=True)
+
+
+def _preconditioned() -> Iterator[tuple[str, str, Loop]]:
+    for base in BASES:
+        yield "nets", f"nets-{base}-watch", Loop(partial(wrapped, base=base))
+        yield "nets", f"nets-{base}-update", Loop(partial(wrapped, base=base, rank=4), "", update=8)
+    adam = Loop(partial(wrapped, base="Adam"), steps=176, every=16)
+    yield "nets", "nets-Adam-closure", replace(adam, way="closure")
+    yield "nets", "nets-Adam-observe-layers", replace(adam, make=partial(wrapped, base="Adam", blocks="layer"), way="observe")
+    yield "nets", "nets-Adam-resumed", replace(adam, steps=20, resume=True)
+    yield "nets", "nets-SGD-momentum-accumulated-clipped", Loop(partial(wrapped, base="SGD-momentum"), micro=2, clip=0.1)
+    yield "nets", "nets-SGD-layers-update", Loop(partial(wrapped, base="SGD", rank=4, blocks="layer"), "", update=8)
+    for base in ("SGD", "Adam"):
+        convex = Loop(partial(wrapped, base=base, rank=8), "observe", linear, 40, penalty=0.01)
+        yield "convex", f"convex-{base}-observe", convex
+        yield "convex", f"convex-{base}-update", replace(convex, way="", steps=20, update=8)
+    yield "convex", "convex-SGD-observe-double-accumulated", Loop(
+        partial(wrapped, base="SGD"), "observe", linear, 40, torch.float64, micro=2, penalty=0.01
+    )
+    yield "convex", "convex-SGD-observe-resumed", Loop(
+        partial(wrapped, base="SGD"), "observe", linear, 40, resume=True, penalty=0.01
+    )
+    for blocks in ("whole", "layer"):
+        paper = partial(wrapped, base="SGD", rank=2, method="paper", blocks=blocks)
+        yield "paper", f"paper-{blocks}", Loop(paper, "", update=8)
+
+
+# name: (rule, loop)
+ALONE: dict[str, tuple[str, Loop]] = {
+    **{f"rate-free-{name}": ("rate-free", loop) for name, loop in _rate_free()},
+    **{name: (rule, loop) for rule, name, loop in _preconditioned()},
+}
+IN_TWO_PROCESSES: dict[str, tuple[str, Loop]] = {
+    f"rate-free-{name}" if "Adam" not in name else f"nets-{name}": ("nets" if "Adam" in name else "rate-free", loop)
+    for name, loop in _distributed()
+}

@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export NO_MKDOCS_2_WARNING := 1
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test test-long check format docs docs-serve release-check clean
+.PHONY: demo test test-long golden golden-update results-status check format docs docs-serve release-check clean
 
 demo: .venv/.demo
 	$(BIN)/infhess demo
@@ -18,6 +18,18 @@ test: .venv/.dev
 
 test-long: .venv/.dev
 	$(PYTEST) -m long
+
+# Whether anything has changed in what is computed: short runs of everything, by hashes. To change it, raise the version of the
+# rule in src/infhess/_rules.py.
+golden: .venv/.dev
+	$(BIN)/python tools/golden.py
+
+golden-update: .venv/.dev
+	$(BIN)/python tools/golden.py --update
+
+# Which committed rows of results an older version of a rule has computed.
+results-status: .venv/.dev
+	$(BIN)/python tools/results_status.py
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

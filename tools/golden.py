@@ -128,7 +128,8 @@ def compared(old: dict[str, Record], name: str, new: Record) -> str | None:
         step, where = found
         return f"{name}: step {step}, {where}"
     if old[name][:2] != new[:2]:
-        return f"{name}: is of {new.rule} {new.version} now, and the same as of {old[name].rule} {old[name].version}; make golden-update"
+        was = f"{old[name].rule} {old[name].version}"
+        return f"{name}: is of {new.rule} {new.version} now, and the same as of {was}; make golden-update"
     return None
 
 
@@ -138,7 +139,8 @@ def refused(old: dict[str, Record], name: str, new: Record) -> str | None:
     if was is None or same_numbers(was, new):
         return None
     if was.rule != new.rule:
-        return f"{name}: its hashes and its rule have both changed ({was.rule}, {new.rule}); change the rule first, then what it computes"
+        both = f"its hashes have changed, and its rule from {was.rule} to {new.rule}"
+        return f"{name}: {both}; change the rule first, then what it computes"
     if new.version <= was.version:
         step, where = difference(was, new) or ("", "")
         return f"{name}: step {step}, {where}: raise the version of {new.rule!r} above {was.version} in src/infhess/_rules.py"
@@ -148,7 +150,11 @@ def refused(old: dict[str, Record], name: str, new: Record) -> str | None:
 def compare(folder: Path, found: dict[str, Record], *, whole: bool) -> list[str]:
     """All that differs; if the runs are not all, files of others are left alone."""
     old = stored(folder)
-    gone = [f"{name}: hashes are committed, but there is no such run; make golden-update" for name in old if name not in RUNS]
+    gone = [
+        f"{name}: hashes are committed, but there is no such run; make golden-update"
+        for name in old
+        if name not in RUNS
+    ]
     return [line for name, new in found.items() if (line := compared(old, name, new))] + (gone if whole else [])
 
 
@@ -171,7 +177,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", default=["*"], help="names of runs, or patterns; all by default")
     parser.add_argument("--update", action="store_true", help="write the hashes")
-    parser.add_argument("--new-torch", action="store_true", help="write them with another version of torch; compare with the old one first")
+    parser.add_argument(
+        "--new-torch",
+        action="store_true",
+        help="write them with another version of torch; compare with the old one first",
+    )
     parser.add_argument("--values", type=Path, help="a folder for all numbers of the runs")
     parser.add_argument("--against", type=Path, help="such a folder: show how large differences from it are")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the hashes are")
@@ -179,7 +189,9 @@ def main(arguments: list[str] | None = None) -> int:
     held = given.folder / ABOUT
     other = held.exists() and held.read_text() != about()
     if other and not (given.new_torch or given.values or given.against):
-        print(f"golden: hashes are of {held.read_text().strip()}; here it is {about().strip()}, so nothing is compared.")
+        print(
+            f"golden: hashes are of {held.read_text().strip()}; here it is {about().strip()}, so nothing is compared."
+        )
         return 0
     names = [name for name in RUNS if any(fnmatch(name, pattern) for pattern in given.runs)]
     if not names:

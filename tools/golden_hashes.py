@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -68,12 +69,16 @@ def leaves(value: Any, name: str) -> Iterator[tuple[str, Leaf]]:
                 yield from leaves(part, f"{name}.{key}".replace(" ", "_"))
     elif hasattr(value, "_asdict"):
         yield from leaves(value._asdict(), name)
+    elif isinstance(value, float):
+        yield name, Leaf("float", struct.pack("<d", value if value == value else math.nan))
     elif plain(value):
         yield name, Leaf("plain", written(value).encode())
     elif isinstance(value, list | tuple):
         yield from leaves(dict(enumerate(value)), name)
     else:
-        raise TypeError(f"{name}: expected tensors, numbers, texts, results, or lists and dicts of them, got {type(value).__name__}")
+        raise TypeError(
+            f"{name}: expected tensors, numbers, texts, results, or lists and dicts of them, got {type(value).__name__}"
+        )
 
 
 def plain(value: Any) -> bool:
@@ -97,7 +102,9 @@ def tensor(value: Tensor) -> Leaf:
     whole = value.detach().contiguous().reshape(-1)
     if whole.is_floating_point():
         whole = torch.where(whole == whole, whole, torch.full_like(whole, torch.nan))
-    return Leaf(f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}", whole.view(torch.uint8).numpy().tobytes())
+    return Leaf(
+        f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}", whole.view(torch.uint8).numpy().tobytes()
+    )
 
 
 def shown(label: Any, things: dict[str, Any]) -> Step:
@@ -107,7 +114,10 @@ def shown(label: Any, things: dict[str, Any]) -> Step:
 
 def hashed(step: Step) -> Line:
     """The hashes of a step."""
-    every = {name: hashlib.sha256(f"{name}\n{leaf.kind}\n".encode() + leaf.data).hexdigest() for name, leaf in step.leaves.items()}
+    every = {
+        name: hashlib.sha256(f"{name}\n{leaf.kind}\n".encode() + leaf.data).hexdigest()
+        for name, leaf in step.leaves.items()
+    }
 
     def joint(names: list[str]) -> str:
         return hashlib.sha256("".join(every[name] for name in names).encode()).hexdigest()[:STEP] if names else "-"

@@ -47,7 +47,9 @@ def least_squares(outputs: int = 1, d: int = 12) -> tuple[nn.Module, Callable[[B
     return model, loss, split(x, y, 64)
 
 
-def logistic(dtype: torch.dtype = F64, n: int = 600, d: int = 12) -> tuple[nn.Module, Callable[[Batch], Tensor], list[Batch]]:
+def logistic(
+    dtype: torch.dtype = F64, n: int = 600, d: int = 12
+) -> tuple[nn.Module, Callable[[Batch], Tensor], list[Batch]]:
     """Logistic regression."""
     x, model = points(n, d, dtype), nn.Linear(d, 1).to(dtype)
     y = (x.sum(1) + 0.3 * points(n, 1, dtype, 8)[:, 0] > 0).to(dtype)
@@ -93,7 +95,9 @@ def _pass(passes: list[dict[str, Any]], model: nn.Module, row: dict[str, Any]) -
 # ---- curvature with error bars
 
 
-def source(kind: str = "Hessian", net: Callable[[], nn.Module] = mlp, batches: int = 24, dtype: torch.dtype = F32) -> Any:
+def source(
+    kind: str = "Hessian", net: Callable[[], nn.Module] = mlp, batches: int = 24, dtype: torch.dtype = F32
+) -> Any:
     """A source at the start of a net's training."""
     model, stream = net().to(dtype), [batch(t, dtype, 32) for t in range(batches)]
     if kind == "Hessian":
@@ -112,7 +116,9 @@ def with_bounds(found: Any, **more: Any) -> dict[str, Any]:
     return {"found": found, **bounds, **more}
 
 
-def spectrum(kind: str = "Hessian", net: Callable[[], nn.Module] = mlp, dtype: torch.dtype = F32, **options: Any) -> Shown:
+def spectrum(
+    kind: str = "Hessian", net: Callable[[], nn.Module] = mlp, dtype: torch.dtype = F32, **options: Any
+) -> Shown:
     """The top of a spectrum; for the whole matrix also along its vectors on fresh data."""
     found = infhess.spectrum(source(kind, net, dtype=dtype), 3, generator=generator(), **options)
     yield "result", {"spectrum": with_bounds(found)}
@@ -170,8 +176,18 @@ def posterior_of(found: Any, size: int) -> dict[str, Any]:
     """All that a posterior over a symmetric matrix shows."""
     v = torch.linspace(-1, 1, size, dtype=found.S.dtype)
     V, pairs = torch.stack([v, v.square()], 1), found.eigh(3)
-    shown = {"S": found.S, "Y": found.Y, "mean": found.mean.dense(), "applied": found.mean @ v, "transposed": found.mean.T @ v}
-    more = {"solved": found.mean.solve(v, damping=0.5), "variance": found.variance(V, V), "sample": found.sample(V, generator())}
+    shown = {
+        "S": found.S,
+        "Y": found.Y,
+        "mean": found.mean.dense(),
+        "applied": found.mean @ v,
+        "transposed": found.mean.T @ v,
+    }
+    more = {
+        "solved": found.mean.solve(v, damping=0.5),
+        "variance": found.variance(V, V),
+        "sample": found.sample(V, generator()),
+    }
     reduced = found.svd(2)
     return shown | more | {"eigh": pairs, "svd": reduced}
 

@@ -52,6 +52,7 @@ class Tokens(nn.Module):
         self.qkv, self.head = nn.Linear(8, 24), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Of features to scores."""
         h = self.tokens((2 * x + 5).long().clamp(0, 9))
         q, k, v = self.qkv(self.norm(h)).chunk(3, -1)
         return self.head((h + F.scaled_dot_product_attention(q, k, v)).mean(1))
@@ -67,6 +68,7 @@ class Once(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Of x."""
         y = x.tanh()
         ctx.save_for_backward(y)
         return y
@@ -74,6 +76,7 @@ class Once(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Its gradient, of which there is no gradient."""
         (y,) = ctx.saved_tensors
         return grad * (1 - y * y)
 
@@ -86,6 +89,7 @@ class OnceNet(nn.Module):
         self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Of features to scores."""
         return self.last(Once.apply(self.first(x)))
 
 
@@ -276,19 +280,31 @@ def _preconditioned() -> Iterator[tuple[str, str, Loop]]:
         yield "nets", f"nets-{base}-update", Loop(partial(wrapped, base=base, rank=4), "", update=8)
     adam = Loop(partial(wrapped, base="Adam"), steps=176, every=16)
     yield "nets", "nets-Adam-closure", replace(adam, way="closure")
-    yield "nets", "nets-Adam-observe-layers", replace(adam, make=partial(wrapped, base="Adam", blocks="layer"), way="observe")
+    yield (
+        "nets",
+        "nets-Adam-observe-layers",
+        replace(adam, make=partial(wrapped, base="Adam", blocks="layer"), way="observe"),
+    )
     yield "nets", "nets-Adam-resumed", replace(adam, steps=20, resume=True)
-    yield "nets", "nets-SGD-momentum-accumulated-clipped", Loop(partial(wrapped, base="SGD-momentum"), micro=2, clip=0.1)
+    yield (
+        "nets",
+        "nets-SGD-momentum-accumulated-clipped",
+        Loop(partial(wrapped, base="SGD-momentum"), micro=2, clip=0.1),
+    )
     yield "nets", "nets-SGD-layers-update", Loop(partial(wrapped, base="SGD", rank=4, blocks="layer"), "", update=8)
     for base in ("SGD", "Adam"):
         convex = Loop(partial(wrapped, base=base, rank=8), "observe", linear, 40, penalty=0.01)
         yield "convex", f"convex-{base}-observe", convex
         yield "convex", f"convex-{base}-update", replace(convex, way="", steps=20, update=8)
-    yield "convex", "convex-SGD-observe-double-accumulated", Loop(
-        partial(wrapped, base="SGD"), "observe", linear, 40, torch.float64, micro=2, penalty=0.01
+    yield (
+        "convex",
+        "convex-SGD-observe-double-accumulated",
+        Loop(partial(wrapped, base="SGD"), "observe", linear, 40, torch.float64, micro=2, penalty=0.01),
     )
-    yield "convex", "convex-SGD-observe-resumed", Loop(
-        partial(wrapped, base="SGD"), "observe", linear, 40, resume=True, penalty=0.01
+    yield (
+        "convex",
+        "convex-SGD-observe-resumed",
+        Loop(partial(wrapped, base="SGD"), "observe", linear, 40, resume=True, penalty=0.01),
     )
     for blocks in ("whole", "layer"):
         paper = partial(wrapped, base="SGD", rank=2, method="paper", blocks=blocks)

@@ -13,7 +13,9 @@ from torch import Tensor
 def kept(folder: Path, name: str, steps: list[Step]) -> None:
     """Store all that a run has shown."""
     folder.mkdir(parents=True, exist_ok=True)
-    torch.save([(step.label, {key: tuple(leaf) for key, leaf in step.leaves.items()}) for step in steps], folder / f"{name}.pt")
+    torch.save(
+        [(step.label, {key: tuple(leaf) for key, leaf in step.leaves.items()}) for step in steps], folder / f"{name}.pt"
+    )
 
 
 def sizes(folder: Path, name: str, steps: list[Step]) -> Iterator[str]:
@@ -22,7 +24,10 @@ def sizes(folder: Path, name: str, steps: list[Step]) -> Iterator[str]:
     if not path.exists():
         yield f"{name}: {path} does not exist; store it with --values"
         return
-    before = [Step(label, {key: Leaf(*leaf) for key, leaf in found.items()}) for label, found in torch.load(path, weights_only=True)]
+    before = [
+        Step(label, {key: Leaf(*leaf) for key, leaf in found.items()})
+        for label, found in torch.load(path, weights_only=True)
+    ]
     changed = [(a, b) for a, b in zip(before, steps) if a != b]
     if len(before) != len(steps):
         yield f"{name}: {len(before)} steps before, {len(steps)} now"
@@ -44,5 +49,5 @@ def _size(before: Leaf | None, now: Leaf | None) -> str:
 
 
 def _numbers(leaf: Leaf) -> Tensor:
-    dtype = getattr(torch, leaf.kind.split(" ")[0])
+    dtype = torch.float64 if leaf.kind == "float" else getattr(torch, leaf.kind.split(" ")[0])
     return torch.frombuffer(bytearray(leaf.data), dtype=dtype).double() if leaf.data else torch.zeros(0).double()

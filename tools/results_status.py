@@ -16,8 +16,14 @@ from infhess.harness import RowFile  # noqa: E402
 
 def status(root: Path) -> Iterator[str]:
     """Lines on each folder of rows: how many of each version of a rule, and the pages that quote it if any is older."""
-    pages = {page: page.read_text(encoding="utf-8") for page in [root / "README.md", *sorted(root.glob("docs/**/*.md"))] if page.exists()}
-    for path in sorted([*root.glob("benchmarks/*/rows.csv"), *root.glob("results/*/rows.csv"), root / "docs/demo/rows.csv"]):
+    pages = {
+        page: page.read_text(encoding="utf-8")
+        for page in [root / "README.md", *sorted(root.glob("docs/**/*.md"))]
+        if page.exists()
+    }
+    for path in sorted(
+        [*root.glob("benchmarks/*/rows.csv"), *root.glob("results/*/rows.csv"), root / "docs/demo/rows.csv"]
+    ):
         if not path.exists():
             continue
         folder = path.parent.relative_to(root).as_posix()

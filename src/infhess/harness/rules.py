@@ -35,7 +35,7 @@ DEMO, CONVEX = "demo", "digits 3 against 5"  # the one experiment with two rules
 def rule_of(experiment: str, problem: str, method: str) -> str:
     """The rule that computed a row, "" if it is another package's.
 
-    >>> rule_of("bench-deep", "digits", "infhess, no learning rate, rotated: rate"), rule_of("bench-deep", "digits", "Adam, 0.1")
+    >>> rule_of("bench-deep", "digits", "infhess, no learning rate"), rule_of("bench-deep", "digits", "Adam, 0.1")
     ('rate-free', '')
     """
     place = f"{experiment}, convex" if (experiment, problem) == (DEMO, CONVEX) else experiment

@@ -8,10 +8,10 @@ export OMP_NUM_THREADS := 1
 export NO_MKDOCS_2_WARNING := 1
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test test-long golden golden-update results-status check format docs docs-serve release-check clean
+.PHONY: demo test test-machines test-versions test-long golden golden-update results-status check format docs docs-serve gates release-check clean
 
 demo: .venv/.demo
-	$(BIN)/infhess demo
+	$(BIN)/infhess demo --out runs/demo
 
 test: .venv/.dev
 	$(PYTEST)
@@ -30,6 +30,14 @@ golden-update: .venv/.dev
 # Which committed rows of results an older version of a rule has computed.
 results-status: .venv/.dev
 	$(BIN)/python tools/results_status.py
+
+# The numerical part as older processors and two threads compute it.
+test-machines: .venv/.dev
+	$(BIN)/python tools/machines.py
+
+# The oldest and the newest Python and packages that pyproject.toml admits; downloads them.
+test-versions: .venv/.dev
+	$(BIN)/python tools/versions.py
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .
@@ -55,9 +63,13 @@ format: .venv/.dev
 	@touch $@ .venv/.demo
 
 docs: .venv/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 	$(BIN)/python tools/links.py runs/site
 	$(BIN)/python -m pytest -m site tests/test_site.py
+
+# Breaks what each check guards, in a copy, and asks the check to see it: some minutes.
+gates: .venv/.docs
+	$(BIN)/python tools/gates.py
 
 docs-serve: .venv/.docs
 	INFHESS_GALLERY=kept $(BIN)/mkdocs serve

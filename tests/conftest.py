@@ -1,4 +1,4 @@
-"""What every test shares: one thread a worker, settings of hypothesis, a generator of its own."""
+"""What every test shares: threads of a worker, its instruction set, settings of hypothesis, a generator of its own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 from browser import CHROMIUM, Browser
 
-# One thread, here and in the commands that tests start: workers side by side have a core each.
-torch.set_num_threads(1)
-os.environ["OMP_NUM_THREADS"] = "1"
+# One thread, here and in the commands that tests start: workers side by side have a core each. tools/machines.py asks for two.
+THREADS = os.environ.get("INFHESS_TEST_THREADS", "1")
+torch.set_num_threads(int(THREADS))
+os.environ["OMP_NUM_THREADS"] = THREADS
 settings.register_profile(
     "default",
     deadline=None,
@@ -24,6 +25,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("default")
+
+
+def pytest_configure() -> None:
+    """Tests that are to run as on another processor do."""
+    expected, got = os.environ.get("INFHESS_TEST_CAPABILITY"), torch.backends.cpu.get_cpu_capability()
+    if expected not in (None, got):
+        pytest.exit(f"expected kernels of {expected}, got {got}: this processor does not have them", returncode=3)
 
 
 @pytest.fixture

@@ -64,6 +64,10 @@ def weights(model):
     return [p.detach().clone() for p in model.parameters()]
 
 
+def flat(model):
+    return torch.cat([w.reshape(-1) for w in weights(model)])
+
+
 def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 

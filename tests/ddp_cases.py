@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import infhess
 from infhess.optim import joining
-from watch_cases import batch, net, weights
+from rounding import rounded
+from watch_cases import F64, batch, net, weights
 
 STEPS = 12
 OPTIMIZERS = {
@@ -55,10 +56,11 @@ def shard(t, rank, world, uneven, bad):
     return x, y
 
 
-def run(name, rank, world, alone):
+def run(name, rank, world, alone, draw=0):
     """One case, by one of `world` processes, or `alone` on the shards of all of them; weights and the learning rate."""
     optimizer, way, clip, micro, uneven, bad, options = CASES[name]
     model = net("mlp")
+    rounded(model.parameters(), F64, draw)
     opt = OPTIMIZERS[optimizer](model.parameters())
     outer = model if alone else DistributedDataParallel(model, **options)
     ranks = range(world) if alone else [rank]

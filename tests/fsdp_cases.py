@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import infhess
+from rounding import rounded
 from watch_cases import F64, batch
 
 STEPS, SAVED = 12, 3
@@ -53,9 +54,10 @@ def train(model, opt, ranks, world, steps, part=slice(None)):
         opt.step(closure)
 
 
-def alone(width, world, scaling, processes=2):
+def alone(width, world, scaling, processes=2, draw=0):
     """One process on the joint batch of `world` shards, by the same differences."""
     model = model_of(WIDTHS[width])
+    rounded(model.parameters(), F64, draw)
     opt = infhess.RateFree(model.parameters(), scaling=scaling, points=16 * processes)
     opt._rate_state.differences = 1.0
     train(model, opt, range(world), world, range(STEPS))

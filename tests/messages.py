@@ -15,7 +15,7 @@ ROOMS_OF_COMMANDS = ("bench", "cli", "data", "experiments", "harness", "problems
 LABELS = (
     r".*products, … data points.*", r"(Report|Tracker|Estimate|Minimum)\(.*", r"…\(…×… matrix.*", r"…?,? and … more",
     r".*95 %.*", r"passes over the data", r"gap .*", r"share of eigenvalues at or below", r"… \(… … …\)", r"a … of …",
-    r"Spectrum \| .*", r"(s|y) and the (directions|products) before it", r"Checkpointing is not compatible",
+    r"Spectrum \| .*", r"(s|y) and the (directions|products) before it",
     r"Using backward.*", r"\(int number, .*", r"from … to …", r"… negative, … within ± …",
     r"curvature along the vector",
 )  # fmt: skip

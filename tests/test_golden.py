@@ -82,7 +82,9 @@ def test_the_size_of_a_difference_is_shown(committed, capsys, tmp_path, request)
     capsys.readouterr()
     assert golden.main([FEW[0], "--folder", str(committed), "--against", values]) == 1
     lines = [
-        line for line in capsys.readouterr().out.splitlines() if "opt.state.0.numbers" in line and "of its length" in line
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if "opt.state.0.numbers" in line and "of its length" in line
     ]
     shares = [float(line.rpartition(": ")[2].split()[0]) for line in lines]
     assert shares

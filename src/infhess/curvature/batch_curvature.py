@@ -84,7 +84,6 @@ class BatchCurvature(ABC):
 
 
 REMEDIES = {
-    "Checkpointing is not compatible": "pass use_reentrant=False to checkpoint",  # message up to PyTorch 2.5
     "When use_reentrant=True": "pass use_reentrant=False to checkpoint",
     "double backward": 'use products="difference" with Hessian',
     "is not implemented": 'use products="difference" with Hessian',

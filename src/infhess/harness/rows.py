@@ -83,11 +83,13 @@ class RowFile:
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add the rows of a finished job, by way of a temporary file that replaces the old one."""
-        self.rows += [row if row.rule else replace(row, rule=versioned(rule_of(*row.key[:3]))) for row in rows]
+        named = [row if row.rule else replace(row, rule=versioned(rule_of(*row.key[:3]))) for row in rows]
+        rows = [*self.rows, *named]
         with atomic(self.path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
-            writer.writerows(asdict(row) for row in self.rows)
+            writer.writerows(asdict(row) for row in rows)
+        self.rows = rows  # only now: who is interrupted before can add them again
 
 
 def set_aside(path: Path) -> None:

@@ -28,7 +28,7 @@ PATTERNS = (
     ("bench-curvature.*", "infhess", "spectrum"),
 )
 # Rows without a rule are from before rules had versions: those of this version of the package were made with these.
-UNNAMED, BEFORE = "0.2.0", {**RULES, "rate-free": 5, "nets": 1, "convex": 1, "minimize": 1}
+UNNAMED, BEFORE = "0.2.0", dict.fromkeys(RULES, 1) | {"rate-free": 5}
 DEMO, CONVEX = "demo", "digits 3 against 5"  # the one experiment with two rules of one name, told apart by problem
 
 

@@ -17,8 +17,6 @@ from torch._compile import _disable_dynamo
 
 _optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _numbers = count()
-# A recorded CUDA graph would not decide again. Older versions of PyTorch have no tag for this, and refuse to record.
-_TAGS: dict[str, Any] = {"tags": torch.Tag.cudagraph_unsafe} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
 _SCHEMA = "(int number, Tensor(a!)[] weights, Tensor?[] grads) -> ()"
 
 
@@ -50,7 +48,8 @@ def graph_step(optimizer: Any, closure: Any = None) -> Any:
     return None
 
 
-@torch.library.custom_op("infhess::step", schema=_SCHEMA, mutates_args=("weights",), **_TAGS)
+# A recorded CUDA graph would not decide again.
+@torch.library.custom_op("infhess::step", schema=_SCHEMA, mutates_args=("weights",), tags=(torch.Tag.cudagraph_unsafe,))
 def _step(number: int, weights: list[Tensor], grads: list[Tensor | None]) -> None:
     """A step of the optimizer with this number. The compiler may pass copies of its parameters and gradients."""
     optimizer = _optimizers[number]

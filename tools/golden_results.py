@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from golden_training import Batch, Shown, batch, convolutions, linear, loss_of, mlp
+from golden_nets import Batch, batch, convolutions, linear, loss_of, mlp
+from golden_training import Shown
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -98,7 +99,9 @@ def _pass(passes: list[dict[str, Any]], model: nn.Module, row: dict[str, Any]) -
 def source(
     kind: str = "Hessian", net: Callable[[], nn.Module] = mlp, batches: int = 24, dtype: torch.dtype = F32
 ) -> Any:
-    """A source at the start of a net's training."""
+    """A source at the start of a net's training; or a matrix, whose products are exact."""
+    if kind == "matrix":
+        return matrix(60, dtype)
     model, stream = net().to(dtype), [batch(t, dtype, 32) for t in range(batches)]
     if kind == "Hessian":
         return infhess.Hessian(loss_of(model), dict(model.named_parameters()), stream)
@@ -122,7 +125,7 @@ def spectrum(
     """The top of a spectrum; for the whole matrix also along its vectors on fresh data."""
     found = infhess.spectrum(source(kind, net, dtype=dtype), 3, generator=generator(), **options)
     yield "result", {"spectrum": with_bounds(found)}
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) and kind != "matrix":
         yield "along", {"along": with_bounds(found.along([batch(500 + t, dtype, 32) for t in range(16)], points=256))}
 
 
@@ -137,9 +140,9 @@ def estimated(function: Callable[..., Any], kind: str = "Hessian", batches: int 
     yield "result", {"estimate": with_bounds(function(source(kind, batches=batches), generator=generator(), **options))}
 
 
-def density(net: Callable[[], nn.Module], **options: Any) -> Shown:
+def density(kind: str = "Hessian", **options: Any) -> Shown:
     """A density and its bounds."""
-    found = infhess.density(source(net=net), generator=generator(), **options)
+    found = infhess.density(source(kind), generator=generator(), **options)
     x = torch.linspace(-1, 3, 41, dtype=F64)
     bounds = {"cdf": found.cdf(x), "interval": found.interval(x, LEVEL), "joint": found.interval(x, LEVEL, joint=True)}
     shares = {name: getattr(found, name).interval(LEVEL) for name in ("negative", "near_zero")}
@@ -238,6 +241,7 @@ def _cases() -> Iterator[tuple[str, str, Callable[[], Shown]]]:
         "least-squares": partial(minimized, least_squares),
         "softmax": partial(minimized, softmax),
         "poisson": partial(minimized, poisson),
+        "pool": partial(minimized, partial(logistic, n=2000, d=300)),
         "sample-kept": partial(minimized, partial(logistic, n=1500, d=100), memory=600e3, passes=12),
         "little-memory": partial(minimized, partial(logistic, n=400, d=100), memory=150e3, passes=20),
         "many-outputs": partial(minimized, partial(least_squares, 20)),
@@ -252,7 +256,7 @@ def _cases() -> Iterator[tuple[str, str, Callable[[], Shown]]]:
         "convolutions": partial(spectrum, net=convolutions),
         "rounds": rounds,
         "largest": partial(estimated, infhess.largest),
-        **{kind: partial(spectrum, kind) for kind in ("GaussNewton", "empirical", "mc")},
+        **{kind: partial(spectrum, kind) for kind in ("GaussNewton", "empirical", "mc", "matrix")},
     }
     traces: dict[str, Callable[[], Shown]] = {
         "whole": partial(estimated, infhess.trace),
@@ -264,8 +268,9 @@ def _cases() -> Iterator[tuple[str, str, Callable[[], Shown]]]:
     yield from (("minimize", f"minimize-{name}", run) for name, run in problems.items())
     yield from (("spectrum", f"spectrum-{name}", run) for name, run in spectra.items())
     yield from (("trace", f"trace-{name}", run) for name, run in traces.items())
-    yield "density", "density-all-eigenvalues", partial(density, mlp)
-    yield "density", "density-part-of-the-data", partial(density, mlp, points=128, starts=4, directions=16)
+    yield "density", "density-all-eigenvalues", density
+    yield "density", "density-part-of-the-data", partial(density, points=128, starts=4, directions=16)
+    yield "density", "density-matrix", partial(density, "matrix")
     yield "tracker", "tracker", tracked
     yield from (("inference", f"condition-{prior}", partial(conditioned, prior)) for prior in PRIORS)
     yield "inference", "infer-default", inferred

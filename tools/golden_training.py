@@ -29,7 +29,7 @@ def rate_free(model: nn.Module, scaling: str, **options: Any) -> infhess.RateFre
 
 
 def rate_free_groups(model: nn.Module, scaling: str) -> infhess.RateFree:
-    """RateFree with two groups, and one added that was frozen."""
+    """RateFree with two groups, and one added later."""
     first, *others, last = model.parameters()
     opt = infhess.RateFree([{"params": [first], "weight_decay": 0.1}, {"params": others, "lr": 0.5}], scaling=scaling)
     opt.add_param_group({"params": [last]})

@@ -203,7 +203,7 @@ def _preconditioned() -> Iterator[tuple[str, str, Loop]]:
     yield "nets", "nets-SGD-update-keep", Loop(partial(wrapped, base="SGD", rank=4, step_length="keep"), "", update=8)
     yield "nets", "nets-SGD-layers-update", Loop(partial(wrapped, base="SGD", rank=4, blocks="layer"), "", update=8)
     for base in ("SGD", "Adam"):
-        convex = Loop(partial(wrapped, base=base, rank=8), "observe", linear, 40, penalty=0.01)
+        convex = Loop(partial(wrapped, base=base, rank=8), "observe", linear, 160, penalty=0.01, every=8)
         yield "convex", f"convex-{base}-observe", convex
         yield "convex", f"convex-{base}-update", replace(convex, way="", steps=20, update=8)
     yield (

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.distributed import broadcast
 from torch.distributed.algorithms.join import Join
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import infhess
+from infhess.optim import joining
 from rounding import rounded
 from watch_cases import F64, batch, net, weights
 
@@ -115,9 +118,12 @@ def uneven_ends(rank, world):
             F.cross_entropy(outer(x), y).backward()
         opt.step()
 
-    with Join([outer, opt]):
+    sent = []  # the tensors that the optimizer broadcasts
+    counted = patch.object(joining.distributed, "broadcast", lambda t, src: sent.append(t) or broadcast(t, src))
+    with counted, Join([outer, opt]):
         for t in range(8 + 56 * rank):
             step(t)
+    held = {id(t) for own in opt.state.values() for t in own.values()}
     found = [weights(model).tolist(), *(own["averaged"].tolist() for own in opt.state.values())]
     found.append([opt._rate_state.steps, opt._rate_state.rate])
     for t in range(100, 104):  # and on, together
@@ -130,4 +136,4 @@ def uneven_ends(rank, world):
             outer(batch("mlp", 0, 16)[0])
     except RuntimeError as error:
         said = str(error)
-    return found, said
+    return found, said, (len(sent), len(held))

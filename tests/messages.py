@@ -17,6 +17,7 @@ LABELS = (
     r".*95 %.*", r"passes over the data", r"gap .*", r"share of eigenvalues at or below", r"… \(… … …\)", r"a … of …",
     r"Spectrum \| .*", r"(s|y) and the (directions|products) before it",
     r"Using backward.*", r"\(int number, .*", r"from … to …", r"… negative, … within ± …",
+    r"curvature along the vector",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import infhess
 
 ROOT = Path(infhess.__file__).parent
 LAYERS = [
-    {"_checks", "_distributed", "_files", "_precision", "_random", "_drain", "_draw", "_version"},
+    {"_checks", "_distributed", "_files", "_precision", "_random", "_draw", "_version"},
     {"lowrank"},
     {"posterior"},
     {"curvature"},

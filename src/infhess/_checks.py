@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
+from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 LARGEST = 1e153  # its square is still a double
 
@@ -82,8 +85,8 @@ def column_norms(X: Tensor) -> Tensor:
 
 def finite_number(x: Any, name: str, *, least: float = -float("inf"), strict: bool = False) -> float:
     """A finite float, at least `least` (greater if strict)."""
-    if isinstance(x, bool | str) or (isinstance(x, Tensor) and x.numel() != 1):
-        raise TypeError(f"{name}: expected one number, got {x!r}")
+    if isinstance(x, bool | str | bytes) or (isinstance(x, Tensor) and x.numel() != 1):
+        raise TypeError(f"{name}: expected one number, got {shown(x)}")
     try:
         value = float(x.detach() if isinstance(x, Tensor) else x)
     except OverflowError:
@@ -97,18 +100,71 @@ def finite_number(x: Any, name: str, *, least: float = -float("inf"), strict: bo
     return value
 
 
+def share(x: Any, name: str) -> float:
+    """A number above 0 and below 1, of a whole: per cent are refused."""
+    value = finite_number(x, name, least=0.0, strict=True)
+    if value >= 1:
+        raise ValueError(f"{name}: expected a number above 0 and below 1, got {value:g}; 0.1 means ten per cent")
+    return value
+
+
 def count(k: Any, name: str, most: int | None = None) -> int:
     """A whole number from 1 to `most`."""
     try:
-        k = operator.index(k) if not isinstance(k, bool) else None
+        found = None if isinstance(k, bool) else operator.index(k)
     except TypeError:
-        k = None
-    if k is None:
-        raise TypeError(f"{name}: expected a whole number")
-    if k < 1 or (most is not None and k > most):
+        found = None
+    if found is None:
+        raise TypeError(f"{name}: expected a whole number, got {shown(k)}")
+    if found < 1 or (most is not None and found > most):
         bound = "1 or more" if most is None else f"1 to {most}"
-        raise ValueError(f"{name}: expected {bound}, got {k}")
-    return int(k)
+        raise ValueError(f"{name}: expected {bound}, got {shown(found)}")
+    return int(found)
+
+
+def shown(x: Any) -> str:
+    """A value as it is written, if that is short; otherwise its type."""
+    text = repr(x)
+    return text if len(text) <= 60 and "\n" not in text else type(x).__name__
+
+
+def callable_with(
+    f: Any, name: str, arguments: Sequence[str], returns: str, remedy: str, *, modules: bool = True
+) -> None:
+    """Check that f can be called with these arguments, by its signature: an error in a call may be one of the user's own code.
+
+    With `modules=False` a module is refused: it takes inputs, where f takes a batch.
+    """
+    if isinstance(f, nn.Module) and not modules:
+        got: str | None = f"a module ({type(f).__name__})"
+    elif callable(f):
+        got = _misfit(f, arguments)
+    else:
+        got = type(f).__name__
+    if got is not None:
+        form = f"{name}({', '.join(arguments)}) -> {returns}"
+        raise TypeError(f"{name}: expected a callable {form}, got {got}; {remedy}")
+
+
+def _misfit(f: Any, arguments: Sequence[str]) -> str | None:
+    """What f takes instead of these arguments; None if it takes them, or does not tell."""
+    if isinstance(f, FunctionType) and f.__code__.co_argcount == len(arguments) and not f.__code__.co_kwonlyargcount:
+        return None  # most functions, without the microseconds that a signature takes
+    if isinstance(f, nn.Module):
+        if f._forward_pre_hooks:  # they may alter the arguments
+            return None
+        f = f.forward
+    try:
+        # Not that of a function within a decorator, which may add arguments.
+        signature = inspect.signature(f, follow_wrapped=False)
+    except (TypeError, ValueError):  # built in
+        return None
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        needed = [p.name for p in signature.parameters.values() if p.default is p.empty]
+        return f"a function of ({', '.join(needed)})"
+    return None
 
 
 def generator_on(generator: Any) -> torch.device | None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from infhess._checks import count, finite
-from infhess._drain import drains
 from infhess._precision import full_precision
 from infhess.curvature import Source, as_source
 from infhess.lowrank import ColumnBlocks
@@ -71,8 +70,14 @@ def infer_steps(
 
 
 @full_precision
-@drains(infer_steps)
-def infer(_states: Iterator[State]) -> Posterior:
+def infer(
+    source: Any,
+    steps: int = 16,
+    *,
+    method: str = "curvature",
+    prior: Prior | None = None,
+    generator: torch.Generator | None = None,
+) -> Posterior:
     """A posterior over the matrix behind a source, from `steps` products along actively chosen directions.
 
     Args:
@@ -92,7 +97,7 @@ def infer(_states: Iterator[State]) -> Posterior:
 
     """
     posterior = None
-    for state in _states:
+    for state in infer_steps(source, steps, method=method, prior=prior, generator=generator):
         posterior = state.posterior
     if posterior is None:
         raise ValueError(NO_DIRECTION)

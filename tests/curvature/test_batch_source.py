@@ -172,7 +172,7 @@ def test_counts_of_products_and_data_points():
             ValueError,
             r"s: expected shape \(2,\)",
         ),
-        (lambda w, x: GaussNewton(lambda x: x @ w, None, [w], [x]), TypeError, "callable model and a callable loss"),
+        (lambda w, x: GaussNewton(lambda x: x @ w, None, [w], [x]), TypeError, "loss: expected a callable"),
         (lambda w, x: GaussNewton(lambda x: x @ w, torch.sum, [w], [x]).gradient(), TypeError, "pairs"),
         (lambda w, x: GaussNewton(lambda x: (x,), torch.sum, [w], [(x, x)]).gradient(), TypeError, "one output tensor"),
         (lambda w, x: GaussNewton(lambda x: x, torch.sum, [w], [(x, x)]).gradient(), ValueError, "do not depend"),

@@ -89,7 +89,7 @@ def test_bad_input():
     model, loss, batch = case("classes")
     for options, error, message in (
         ({"kind": "exact"}, ValueError, "kind: expected"),
-        ({"sample": 3, "kind": "mc"}, TypeError, "sample: expected a function"),
+        ({"sample": 3, "kind": "mc"}, TypeError, "sample: expected a callable sample"),
         ({"sample": len}, TypeError, "sample: expected a function"),
     ):
         with pytest.raises(error, match=message):

@@ -27,8 +27,14 @@ def test_split_batches_are_the_joint_batch(request, world, name):
 
 
 def test_a_process_that_runs_out_of_data_joins(two):
-    (first, said), (second, also) = (process["join"] for process in two[1])
+    (first, said, _), (second, also, _) = (process["join"] for process in two[1])
     assert first == second
     assert first[-2][0] == 63  # steps of both; the first one learns bases and does not move
     assert "Join([model, opt])" in said
     assert said == also
+
+
+def test_at_the_end_of_a_join_each_tensor_of_the_state_is_broadcast_once(two):
+    for process in two[1]:
+        _, _, (sent, held) = process["join"]
+        assert sent == held > 1

@@ -172,7 +172,7 @@ class Scheduled(Net):
 
     def on_train_batch_start(self, batch, batch_idx):
         opt = self.trainer.optimizers[0]
-        self.used.append(opt.rate.value * opt.param_groups[0]["lr"])
+        self.used.append(opt.rate.value)
         self.factors.append(opt.param_groups[0]["lr"])
 
     def configure_optimizers(self):

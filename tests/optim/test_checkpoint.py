@@ -16,6 +16,8 @@ RATE_FREE = {
     "steps_at_probe": 0.0, "slow": 0.0, "largest": 0.0, "weight": 0.0, "length": math.nan, "points": 0.0, "observed": 0.0,
     "observed_at": 0.0, "gradient": 0.0, "shortened": 0.0, "skipped": 0.0, "bounded": 0.0, "waiting": 0.0,
     "micro_batches": 1.0, "averaged": 0.0, "differences": 0.0, "lead": 0.0, "noisy": 0.0, "tokens": 0.0,
+    "length_read": math.nan, "scale": 1.0, "usual": math.nan, "usual_read": math.nan, "most_usual": 0.0,
+    "started_over": 0.0,
 }  # fmt: skip
 PRECONDITIONED = {
     "base_rate": math.nan, "active": 0.0, "directions": 0.0, "factor": 1.0, "step": math.nan, "limit": math.inf,
@@ -23,7 +25,7 @@ PRECONDITIONED = {
     "curvature": 0.0, "squares": 0.0, "probes": 0.0, "first_curvature": math.nan, "log_rate": math.nan,
     "log_rate_variance": 0.0, "rate": math.nan, "steps_at_probe": 0.0, "slow": 0.0, "longest": 0.0, "gradient_scale": 0.0,
     "slope": 0.0, "slope_squares": 0.0, "noise_dominated": 0.0, "size": 0.0, "shrinking": 0.0, "scheduled_rate": 0.0,
-    "micro_batches": 1.0, "skipped": 0.0, "rank_noted": 0.0, "rate_limit": math.inf,
+    "micro_batches": 1.0, "skipped": 0.0, "rank_noted": 0.0, "rate_limit": math.inf, "largest_gradient": 0.0,
 }  # fmt: skip
 
 

@@ -125,6 +125,7 @@ def test_complex_parameters_move_as_their_parts():
     assert torch.allclose(*ends, rtol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:.*exactly zero")
 def test_maximise_climbs():
     w = nn.Parameter(torch.ones(2))
     opt = infhess.Preconditioned(torch.optim.SGD([w], lr=1.0, maximize=True), rank=2)

@@ -81,9 +81,10 @@ def reference(batches, rank=32):
             M, v = 0.5, torch.zeros_like(v)
             builds.append(t)
         if build or t == 1 or probes * n < 32 or rare or float(g.norm()) > 10 * gradient_scale:
-            # One product, as the space is invariant; a gradient where the step leads; a build takes D + 1 more,
-            # and one where the noise of slices is looked at.
-            products[t] = 1 + (probes < 2) + (D + 1 + bool(noisy) if build else 0)
+            # One product, as the space is invariant; a gradient where the step leads, if few were made or it would be twice as
+            # long; a build takes D + 1 more, and one where the noise of slices is looked at.
+            checked = probes < 2 or 2 * M * c <= mean
+            products[t] = 1 + checked + (D + 1 + bool(noisy) if build else 0)
             probes += 1
             value, share = M * c, 1 / min(probes, 8)
             mean = value if probes == 1 else mean + share * (value - mean)

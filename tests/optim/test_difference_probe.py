@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import infhess
+from infhess.optim.rate.difference_probe import DifferenceProbe
 from watch_cases import F64, batch, mlp, net, train, weights
 
 
@@ -134,3 +135,28 @@ def test_where_second_derivatives_are_out_of_reach_a_closure_goes_on_with_differ
         opt.step(closure)
     assert float(value().detach()) < 0.5 * first
     assert float(opt.rate) > 0
+
+
+@pytest.mark.parametrize("lr", [1.0, 0.1, 0.01])
+def test_the_distance_is_that_of_the_coming_step_under_a_schedule(lr, monkeypatch):
+    """The newest iterate moves y by at least that; what the average moves comes on top."""
+    model, distances, moves = smooth(), [], []
+    opt = infhess.RateFree(model.parameters(), scaling="diagonal", points=40)
+    torch.optim.lr_scheduler.LambdaLR(opt, lambda _: lr)
+    opt._rate_state.differences = 1.0
+    read = DifferenceProbe.read
+
+    def kept(self, g, scaled):
+        reading = read(self, g, scaled)
+        distances.append(self._distance * reading.direction)
+        return reading
+
+    monkeypatch.setattr(DifferenceProbe, "read", kept)
+    loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
+    for t in range(300):
+        before, seen = weights(model), len(distances)
+        train(opt, loss, [batch("mlp", t)], "closure")
+        if len(distances) > seen and t > 100:
+            moves.append(float((weights(model) - before).norm()) / distances[-1])
+    assert len(moves) >= 2
+    assert all(0.2 < ratio < 5 for ratio in moves), moves

@@ -36,7 +36,7 @@ def reference(w, center, curvatures, adaptive):
     base = Adam() if adaptive else Plain()
     turn = 0.3 if adaptive else 0.7
     X = P = rate = longest = None
-    slow, shrinking, size, found = False, 0.0, None, []
+    slow, shrinking, size, most, found = False, 0.0, None, 0.0, []
     for t, c in enumerate(curvatures, 1):
         before, size = size, float(w.norm())
         if t > 1:
@@ -45,7 +45,8 @@ def reference(w, center, curvatures, adaptive):
         D, m = base.see(g, t)
         if t in PROBES:
             h = c * D * g
-            seen = 0.5 * math.log(float(g @ (D * g)) / float(h @ (D * h)))
+            seen, most = 0.5 * math.log(float(g @ (D * g)) / float(h @ (D * h))), max(most, float(g.norm()))
+            seen = seen if t == 1 or float(g.norm()) >= 1e-4 * most else min(seen, X)
             if t == 1:
                 X, P = seen, 0.2
             else:
@@ -58,11 +59,9 @@ def reference(w, center, curvatures, adaptive):
         slow = slow or (1.10 * rate > allowed and t > 64)
         rate = min((1.03 if slow else 1.10) * rate, allowed)
         share, step = turn / math.sqrt(t + 64) * size, D * m
-        if adaptive:
-            rate = min(rate, share / longest)
-        else:
-            rate = min(rate, 0.002 / shrinking) if shrinking > 0 else rate
-            step = step * min(1.0, share / (rate * float(step.norm())))
+        most_rate = share / longest if adaptive else 0.002 / shrinking if shrinking > 0 else math.inf
+        rate = min(rate, most_rate)
+        step = step * min(1.0, share / (rate * float(step.norm())))
         w = w - rate * step
         found.append((w, rate))
     return found

@@ -91,6 +91,7 @@ def test_an_update_begins_looks_anew():
     assert looked == [1, 2, 3, 4, 8, 16, 32, 64]
 
 
+@pytest.mark.filterwarnings("ignore:.*exactly zero")
 @pytest.mark.parametrize(("nesterov", "dampening"), [(False, 0.0), (False, 0.5), (False, 0.95), (True, 0.0)])
 @pytest.mark.parametrize("momentum", [0.3, 0.9])
 def test_with_momentum_the_rate_is_within_what_the_base_is_stable_at(momentum, nesterov, dampening):

@@ -20,8 +20,8 @@ def reference(model, steps, batch_size=16, weight_decay=0.0, schedule=lambda t: 
     g_stream = torch.Generator().manual_seed(2)
     w = flat(model).clone()
     z, xbar, v = w.clone(), w.clone(), torch.zeros_like(w)
-    X = P = eta = eta_look = last_look = usual = None
-    slow, m, total, scale = False, 0.0, 0.0, None
+    X = P = eta = eta_look = last_look = usual = known = None
+    slow, m, total, largest = False, 0.0, 0.0, 0.0
     sigma = 5 * (batch_size / 32) ** (1 / 3)
     for t in range(1, steps + 1):
         part = torch.randint(len(x), (batch_size,), generator=g_stream)
@@ -32,10 +32,11 @@ def reference(model, steps, batch_size=16, weight_decay=0.0, schedule=lambda t: 
         H = torch.cat([h.reshape(len(g), -1) for h in rows], 1)
         g = g.detach()
         v = beta2 * v + (1 - beta2) * g**2
-        looking = t <= 4 or t - last_look >= 80 or (t <= 600 and eta > 2 * eta_look)
+        looking = t <= 4 or t - last_look >= 80 or (t <= 600 and eta > 2 * eta_look) or usual > 4 * known
         if looking:
             scale = float(g.norm()) / len(g) ** 0.5
-        D = 1 / ((v / (1 - beta2**t)).sqrt() + 1e-8 * scale)
+            largest = max(largest, scale)
+        D = 1 / ((v / (1 - beta2**t)).sqrt() + 1e-3 * largest)
         p = D * g
         if looking:
             h = H @ p
@@ -45,8 +46,9 @@ def reference(model, steps, batch_size=16, weight_decay=0.0, schedule=lambda t: 
             else:
                 P += 0.02
                 k = P / (P + 0.2)
+                o = o if scale >= 1e-4 * largest else min(o, X)
                 X, P = X + k * (o - X), P * (1 - k)
-            eta_look, last_look = eta, t
+            eta_look, last_look, known = eta, t, max(float(p.norm()), usual or 0.0)
         target = sigma * math.exp(X)
         slow = slow or (1.10 * eta > target and t > 10)
         eta = min((1.01 if slow else 1.10) * eta, target)
@@ -54,12 +56,12 @@ def reference(model, steps, batch_size=16, weight_decay=0.0, schedule=lambda t: 
         length = float(p.norm())
         usual = length if usual is None else usual
         eta = min(eta, 0.15 * float(w.norm()) / (lr * usual))
-        share = min(1.0, 4 * usual / length)
+        share = min(1.0, 4 * min(usual, known) / length)
         usual += 0.1 * (share * length - usual)
-        m = max(m, eta * lr)
-        total += m**2
+        m = max(m, eta)
+        total += lr * m**2
         z = z - eta * share * lr * (p + weight_decay * w)
-        xbar = xbar + m**2 / total * (z - xbar)
+        xbar = xbar + lr * m**2 / total * (z - xbar)
         w = (1 - beta) * z + beta * xbar
         start = 0
         for q in params:
@@ -94,6 +96,7 @@ def test_it_is_the_rule_step_by_step(weight_decay, lr, schedule):
     torch.testing.assert_close(flat(ours), w, rtol=1e-7, atol=1e-9)
     with opt.averaged():
         torch.testing.assert_close(flat(ours), xbar, rtol=1e-7, atol=1e-9)
+    eta *= opt.param_groups[0]["lr"]  # as the coming step has it
     assert float(opt.rate) == pytest.approx(eta, rel=1e-7)
     assert opt.rate.std == pytest.approx(eta * P**0.5, rel=1e-7)
 

@@ -190,6 +190,7 @@ def test_a_loss_that_can_never_be_looked_at_is_an_error():
     assert by_differences.observe(lambda b: bag(b).square().mean(), codes, products="difference")
 
 
+@pytest.mark.filterwarnings("ignore:.*exactly zero")
 def test_gradients_of_zero_do_not_freeze_it():
     w = nn.Parameter(torch.full((5,), 0.1))
     x = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
@@ -211,6 +212,7 @@ def test_what_is_frozen_does_not_count():
     torch.testing.assert_close(flat(first), flat(second))
 
 
+@pytest.mark.filterwarnings("ignore:.*exactly zero")
 def test_a_group_that_comes_late_has_an_average_of_its_own():
     torch.manual_seed(0)
     x = torch.randn(64, 3, dtype=F64)

@@ -147,9 +147,21 @@ def test_iterates_are_averaged_by_the_squares_of_the_largest_rates():
         state.rate = rate
         state.average(0.5)
         newest.append(state.newest(0.0))
-    assert newest == pytest.approx([1.0, 1 / 2, 1.5**2 / (1 + 1 + 1.5**2)])  # 2, 2 and 3, halved
-    assert state.newest(2.0) == 1.0  # an average that began with the last step
+    assert newest == pytest.approx([1.0, 1 / 2, 3**2 / (2**2 + 2**2 + 3**2)])  # a constant factor changes nothing
+    assert state.newest(0.5 * (2**2 + 2**2)) == 1.0  # an average that began with the last step
     assert state.newest(state.weight) == 1.0
+
+
+def test_iterates_of_a_schedule_count_by_its_factor_and_those_that_curvature_slows_down_count_in_full():
+    state = settled(rate=1.0)
+    state.average(1.0)
+    state.average(0.01)
+    assert state.newest(0.0) == pytest.approx(0.01 / 1.01)
+    state = settled(rate=1.0)
+    state.average(1.0)
+    state.rate = 0.01
+    state.average(1.0)
+    assert state.newest(0.0) == pytest.approx(1 / 2)
 
 
 def test_what_braked_is_told_once_with_its_count():
@@ -159,7 +171,7 @@ def test_what_braked_is_told_once_with_its_count():
         ["1", "step", "was"],
         *([f"{n}", "steps", "were"] for n in (2, 3, 4)),
     ]
-    words = ("more than 4 times as long", "NaN or infinity", "15% of |w|", "no gradient")
+    words = ("more than 4 times as long", "NaN or infinity", "15% of |w|", "all gradients were zero")
     assert all(word in note for word, note in zip(words, notes, strict=True))
     assert state.diagnostics(1.0) == ()
     state.rate = state.allowed
@@ -236,9 +248,87 @@ def test_where_rotated_the_rate_grows_as_the_number_of_steps_once_it_has_reached
     assert plain.rate == pytest.approx(1.01)
 
 
-def test_where_rotated_eps_is_in_units_of_the_largest_gradient_of_all_probes():
-    for rule, expected in ((KRONECKER, 3.0), (RateState.rule, 2.0)):
-        state = settled(rule=rule)
-        for gradient in (1.0, 3.0, math.nan, math.inf, 0.0, 2.0):
-            state.measure(gradient)
-        assert state.gradient == expected
+def test_eps_is_in_units_of_the_largest_gradient_of_all_probes():
+    state = settled()
+    for gradient in (1.0, 3.0, math.nan, math.inf, 0.0, 2.0):
+        state.measure(gradient)
+    assert state.gradient == 3.0
+
+
+@pytest.mark.parametrize(("gradient", "raised"), [(1.0, True), (1.01e-4, True), (0.99e-4, False), (0.0, False)])
+def test_a_gradient_at_the_size_of_rounding_is_no_evidence_for_a_larger_rate_but_for_a_smaller_one(gradient, raised):
+    state = settled(log_rate=1.0)
+    state.measure(1.0)
+    state.see(5.0, gradient)
+    assert (state.log_rate > 1.0) is raised
+    before = state.log_rate
+    state.see(-5.0, gradient)
+    assert state.log_rate < before
+
+
+def test_a_first_reading_counts_whatever_its_gradient():
+    state = RateState()
+    state.see(3.0, 0.0)
+    assert state.log_rate == 3.0
+
+
+@pytest.mark.parametrize(("length", "due"), [(4.0, False), (4.01, True), (math.nan, False)])
+def test_directions_that_have_grown_far_beyond_those_that_were_read_are_probed(length, due):
+    assert settled(length=length, length_read=1.0).due is due
+    assert not settled(length=length).due  # checkpoints of earlier versions do not know what was read
+
+
+def test_a_direction_four_times_as_long_as_those_that_were_read_is_cut_to_that():
+    state = settled(length=3.0, length_read=2.0)
+    assert state.advance(16.0, 1e9) == pytest.approx(1.1 * 4 * 2 / 16)
+    assert state.shortened == 1
+
+
+def jumped(by, steps, **changes):
+    """Whether training is to start over after that many gradients of another length, of 1 before and 10 in the beginning."""
+    state = settled(usual=1.0, usual_read=1.0, most_usual=10.0, **changes)
+    found = []
+    for _ in range(steps):
+        state.observed_at = state.steps + 1
+        found.append(state.follow(by))
+    return found[-1]
+
+
+def test_gradients_of_another_size_for_several_steps_are_of_another_loss():
+    assert not jumped(1e9, 8)  # a few hard batches
+    assert jumped(1e9, 9)
+    assert jumped(12.0, 100)
+    assert not jumped(9.9, 100)
+    assert not jumped(1e-9, 100)
+
+
+def test_no_start_over_while_gradients_are_small_beside_those_of_the_beginning():
+    state = settled(usual=1e-3, usual_read=1e-3, most_usual=10.0, observed_at=101.0)
+    assert not any(state.follow(0.5) for _ in range(100))
+
+
+def test_no_start_over_without_a_training_pass_that_could_be_probed():
+    state = settled(usual=1.0, usual_read=1.0, most_usual=1.0, observed_at=3.0)
+    assert not any(state.follow(1e9) for _ in range(100))
+
+
+def test_a_state_afresh_is_that_before_the_first_step_but_for_what_batches_are_like():
+    old = settled(slow=1.0, usual=5.0, gradient=7.0, noisy=300.0, largest=9.0, points=64.0, shortened=3.0)
+    old.rule = KRONECKER
+    new, first = (
+        old.afresh(),
+        RateState(points=64.0, usual=5.0, most_usual=5.0, shortened=3.0, started_over=1.0, observed_at=-1.0),
+    )
+    assert new.rule is KRONECKER
+    assert new.tensor().tolist() == pytest.approx(first.tensor().tolist(), nan_ok=True)
+    assert "started over" in " ".join(new.diagnostics(math.inf))
+    assert "started over" not in " ".join(new.diagnostics(math.inf))
+
+
+@pytest.mark.parametrize("lr", [1.0, 0.1, 0.01, 0.0])
+def test_the_distance_of_a_difference_is_the_coming_step_under_any_schedule(lr):
+    state = RateState(rate=1.0, log_rate=9.0, length=1.0)
+    for _ in range(2000):
+        state.steps += 1
+        state.average(lr)
+    assert state.distance(0.9, lr) == pytest.approx(lr * (0.1 + 0.9 * state.newest(0.0)), rel=1e-3)

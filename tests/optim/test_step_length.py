@@ -10,7 +10,7 @@ from torch import nn
 
 import infhess
 from infhess.curvature.batch_source import Hessian
-from infhess.optim.controllers.step_length import backtracked, largest_curvature
+from infhess.optim.controllers.step_length import backtracked, largest_curvature, tangents_meet
 from infhess.preconditioners.scaling import identity
 from util import F64, close, randn, spectrum
 
@@ -58,6 +58,38 @@ def test_a_rate_holds_on_a_quadratic_and_is_cut_where_curvature_explodes(curving
     assert found < rate / 2
     assert float(change.norm() / end.norm()) * found <= 1.42
     assert not w.detach().any()
+
+
+@pytest.mark.parametrize("products", ["exact", "difference"])
+def test_a_rate_is_cut_where_a_saturated_loss_would_rise(products):
+    """Three points of four are far on the wrong side: there is no curvature but L2's, at neither end of a step across the bend.
+
+    The slope after it is a third of that before, so its change is within what a rate that holds may make of it.
+    """
+    w = torch.tensor([50.0], dtype=F64, requires_grad=True)
+    x = 1000 * torch.ones(32, 1, dtype=F64)
+    y = torch.where(torch.arange(32) % 4 > 0, -1.0, 1.0).double()
+
+    def loss(batch):
+        return torch.nn.functional.softplus(-batch[1] * (batch[0] @ w)).mean() + 1e-4 * w.square().sum()
+
+    source = Hessian(loss, [w], [(x, y)], products=products)
+    local, rate = source.local((x, y)), 1e4
+    before, g = float(loss((x, y)).detach()), local.gradient()
+    found = backtracked(source, (x, y), local, identity([1], source.like), rate)
+    with torch.no_grad():
+        w -= found * g
+        after = float(loss((x, y)))
+        w += found * g
+    assert 0 < found < rate
+    assert after < before / 10
+    assert w.item() == 50.0
+
+
+@pytest.mark.parametrize(("then", "bend", "now"), [(-1.0, 0.3, 2.0), (-3.0, 1e-9, 1.0), (-1e3, 0.5, 1e3)])
+def test_tangents_meet_at_the_kink_of_two_lines(then, bend, now):
+    rise = then * bend + now * (1 - bend)
+    assert tangents_meet(then, now, rise) == pytest.approx(bend, rel=1e-6)
 
 
 def lanczos(A, g, root, iterations):

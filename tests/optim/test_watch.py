@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -147,3 +149,51 @@ def test_weights_in_single_precision_and_complex_ones():
         opt.step()
     opt.finish()
     assert float((w.detach() - (0.5 + 0.5j)).abs().max()) < 0.2
+
+
+@pytest.mark.parametrize("way", ["watch", "closure"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_notes_are_those_of_the_last_probe(way, optimizer):
+    _, _, opt, model = run("mlp", way, optimizer, steps=5)
+    opt.report = replace(opt.report, notes=("of an earlier probe",))
+    opt._unread = ()
+    loss = lambda b: F.cross_entropy(model(b[0]), b[1])  # noqa: E731
+    before = opt.report
+    for t in range(200):
+        train(opt, loss, [batch("mlp", t)], way)
+        if opt.report is not before:
+            assert len(set(opt.report.notes)) == len(opt.report.notes) <= 4
+            assert not opt._unread
+            before = opt.report
+    assert "of an earlier probe" not in before.notes
+
+
+@pytest.mark.parametrize("optimizer", ["rate-free", "rotated"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("lr", [1.0, 0.5])
+def test_the_rate_of_a_report_is_that_of_its_step(lr, way, optimizer):
+    """Early, too, where it is far below what curvature allows; `lr` included."""
+    model = net("mlp")
+    opt = OPTIMIZERS[optimizer](model.parameters())
+    torch.optim.lr_scheduler.LambdaLR(opt, lambda _: lr)
+    loss, seen = lambda b: F.cross_entropy(model(b[0]), b[1]), None
+    for t in range(100):
+        opt.zero_grad()
+        if way == "closure":
+            opt.step(lambda t=t: (value := loss(batch("mlp", t)), value.backward())[0])
+        elif way == "watch":
+            with opt.watch():
+                loss(batch("mlp", t)).backward()
+            opt.step()
+        else:
+            loss(batch("mlp", t)).backward()
+            given = opt.observe(loss, batch("mlp", t))
+            opt.step()
+            if given is not None and given.rate.value > 0:
+                assert given.rate.value == pytest.approx(opt.rate.value, rel=1e-9)
+        if opt.report is not seen and opt.rate.value > 0:
+            seen = opt.report
+            assert seen.rate == opt.rate
+            assert seen.as_dict()["rate"] == opt.rate.value == lr * opt._rate_state.rate
+            assert seen.allowed >= opt._rate_state.rate * (1 - 1e-12)
+    assert seen is not None

@@ -7,14 +7,15 @@ import torch
 
 from infhess.spectra.anchor import Anchor, Kept, keep, kept_products, with_noise
 from infhess.spectra.ritz import ritz
-from infhess.spectra.rounds import explore
+from infhess.spectra.rounds import Plan, Task, explore
 from moving import Moving
 from util import F64, close, randn
 
 
 def anchored(problem, k=1, points=128):
     source = problem.source()
-    krylov = explore(source, k, randn(20, seed=9), (points, 2), 2 * k + 6, 4 * k + 16)
+    plan = Plan(k, None, 0, (points, 2), (2 * k + 6, 4 * k + 16))
+    (krylov,) = explore([Task(source, plan, randn(20, seed=9))])
     return Anchor(source, krylov, ritz(krylov), k)
 
 

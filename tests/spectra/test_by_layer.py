@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
+import re
 
 import pytest
 import torch
 from torch import nn
 
-import infhess
 from infhess import Hessian, diagonal, spectrum, trace
 from util import F64, close, fast_and_long, randn
 
@@ -98,10 +97,70 @@ def test_small_layers_and_bad_input():
             call(source, by="block")
         with pytest.raises(ValueError, match="parameters have names"):
             call(torch.eye(3), by="layer")
-    with pytest.raises(TypeError, match="tolerance"):
-        spectrum(source, tolerance=1)
 
 
-def test_the_signature_tells_of_all_options():
-    names = set(inspect.signature(infhess.spectrum).parameters)
-    assert {*inspect.signature(infhess.spectrum_rounds).parameters, "by"} == names
+REFUSED = {
+    "budget": ({"budget": -5}, "budget: expected 1 or more, got -5"),
+    "points": ({"points": 0}, "points: expected 1 or more, got 0"),
+    "directions": ({"k": 3, "directions": 2}, "directions: expected at least k = 3, got 2"),
+    "memory": ({"memory": 0}, "memory: expected 1 or more, got 0"),
+    "generator": ({"generator": 3}, "generator: expected a torch.Generator"),
+    "k": ({"k": 0}, "k: expected 1 "),
+    "k, of no number": ({"k": "2"}, "k: expected a whole number, got '2'"),
+    "k, half of one": ({"k": 2.5}, "k: expected a whole number, got 2.5"),
+    "rtol": ({"rtol": -0.1}, "rtol: expected a number above 0, got -0.1"),
+}
+
+
+@pytest.mark.parametrize("rtol", [None, 0.5])
+@pytest.mark.parametrize("name", REFUSED)
+def test_both_ways_refuse_the_same_before_they_read_data(name, rtol):
+    options, said = REFUSED[name]
+    for by in (None, "layer"):
+        source, _ = net()
+        with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+            spectrum(source, **{"rtol": rtol} | options, by=by)
+        assert source.data_points == 0
+
+
+def test_memory_is_divided_among_layers_and_too_little_is_named_as_given():
+    least = 8 * 3 * (36 + 21)  # two directions and one to come
+    with pytest.raises(ValueError, match=f"memory: expected at least {least:,} bytes for .* 2 layers, got 1;"):
+        spectrum(net()[0], 2, by="layer", memory=1)
+    with pytest.raises(ValueError, match=f"got {least - 1:,};"):
+        spectrum(net()[0], 2, by="layer", memory=least - 1)
+    found = spectrum(net()[0], 2, by="layer", memory=least)
+    assert all(len(part._ritz.values) == 2 for part in found.values())
+
+
+def test_an_unknown_noise_is_warned_of_in_both_ways():
+    source, _ = net(n=64, batch=64)
+    dropped = nn.Dropout(0.5)
+    loss = lambda b: source.loss((dropped(b[0]), b[1]))  # noqa: E731
+    batches = list(source.stream._batches)
+    for by in (None, "layer"):
+        random = Hessian(loss, source.flat.given, batches, split=False)
+        with pytest.warns(UserWarning, match="nothing is known of the noise") as said:
+            found = spectrum(random, 1, by=by)
+        assert len(said) == 1
+        assert all(bool(part.std.isnan().all()) for part in (found.values() if by else [found]))
+
+
+@pytest.mark.parametrize("rtol", [None, 0.01])
+def test_nothing_is_left_on_disk_by_a_loss_that_fails(rtol, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    source, _ = net()
+    good, calls, on_disk = source.loss, [], []
+
+    def fails(b):
+        calls.append(1)
+        on_disk.extend(tmp_path.iterdir())
+        return good(b) if len(calls) < 6 else good(b) * float("nan")
+
+    source.loss, source.mapped = fails, None
+    with pytest.raises(ValueError, match="finite") as error:  # held: its frames would keep what they have opened
+        spectrum(source, 2, rtol, by="layer", memory=2 * 8 * 3 * 36)
+    assert on_disk
+    assert not list(tmp_path.iterdir())
+    del error

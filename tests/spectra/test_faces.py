@@ -95,6 +95,16 @@ def test_the_picture_shows_the_intervals():
     close(torch.tensor(list(container.lines[0].get_ydata())), found.values, 1e-6)
 
 
+def test_what_is_measured_along_vectors_is_not_called_an_eigenvalue():
+    found, data = measured(3)
+    along = found.along(loader(data, 32))
+    what = "curvature along the vector"
+    assert list(along.to_pandas().columns) == [what, "value", "std", "low", "high"]
+    assert along.plot().get_xlabel() == f"{what} number"
+    assert what in along._repr_html_()
+    assert "eigenvalue" not in along._repr_html_()
+
+
 def test_numbers_are_those_of_the_result():
     found, _ = measured(3)
     numbers = found.as_dict()

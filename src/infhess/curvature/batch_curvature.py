@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from infhess.curvature.flat import Flat, real, shifted
+from infhess.curvature.loss import scalar
 from infhess.curvature.no_side_effects import (
     Coarsest,
     ForwardTrace,
@@ -58,6 +59,7 @@ class BatchCurvature(ABC):
     forward_trace: ForwardTrace
     points: int = 0  # data points of the batch
     plain: bool = False  # True if it was checked for side effects and had none
+    value: float = math.nan  # the loss where `gradient` was last computed
 
     @abstractmethod
     def gradient(self) -> Tensor:
@@ -118,7 +120,7 @@ def derivative(
 _ONCE = torch.autograd.function.once_differentiable(lambda _: None).__code__
 
 
-def _nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
+def nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
     """The autograd nodes behind these tensors."""
     todo, seen = [o.grad_fn for o in outputs], set()
     while todo:
@@ -131,7 +133,7 @@ def _nodes(outputs: Sequence[Tensor]) -> Iterator[Any]:
 
 def _reentrant(outputs: Sequence[Tensor]) -> bool:
     """Whether the graph has a reentrant checkpoint: the loss seems not to depend on parameters inside it."""
-    return any(node.name().startswith("CheckpointFunction") for node in _nodes(outputs))
+    return any(node.name().startswith("CheckpointFunction") for node in nodes(outputs))
 
 
 def check_twice_differentiable(loss: Tensor) -> bool:
@@ -140,7 +142,7 @@ def check_twice_differentiable(loss: Tensor) -> bool:
     Returns False if some operations have to be replaced by those of `TwiceDifferentiable`.
     """
     right = True
-    for node in _nodes([loss]):
+    for node in nodes([loss]):
         right &= not node.name().startswith("WeightNorm")
         function: Any = getattr(node, "_forward_cls", None)
         if getattr(getattr(function, "backward", None), "__code__", None) is _ONCE:
@@ -176,7 +178,7 @@ class BatchHessian(BatchCurvature):
         self.flat, self.seed, self._alone, self._looked = flat, seed, plain, not plain
         with no_side_effects(flat.live, seed, stateless=plain) as self.forward_trace:
             value = _twice_differentiable_loss(loss, batch, seed)
-            self.loss = float(value.detach())
+            self.value = float(value.detach())
             self._gradients = derivative([value], flat.live, None, create_graph=True)
 
     def gradient(self) -> Tensor:
@@ -242,6 +244,7 @@ class BatchDifference(BatchCurvature):
         """The gradient of the loss, flat."""
         with no_side_effects(self.flat.live, self.seed) as trace:
             value = scalar(self.loss(self.batch))
+            self.value = float(value.detach())
             gradient = self.flat.pack(derivative([value], self.flat.live, None))
         self.forward_trace = trace
         return gradient
@@ -272,19 +275,3 @@ def relative_step(eps: float) -> float:
     There the cube root would be a fifth of |w|. Rounding averages out over many weights: on nets √eps is 1 to 3 % off.
     """
     return math.sqrt(eps) if eps > HALF else math.pow(eps, 1 / 3)
-
-
-def scalar(value: Any) -> Tensor:
-    """Check that the loss is a finite scalar tensor that depends on something."""
-    if not isinstance(value, Tensor) or value.numel() != 1 or not value.is_floating_point():
-        shown = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            f"loss: expected a scalar tensor for a batch, got {shown}; return the mean loss of the batch as a float"
-        )
-    if not value.requires_grad:
-        raise ValueError(
-            "loss: it does not depend on any parameter; does it detach, or run under no_grad or inference_mode?"
-        )
-    if not math.isfinite(number := float(value.detach())):
-        raise ValueError(f"loss: expected a finite number for a batch, got {number}; curvature is not defined there")
-    return value if value.ndim == 0 else value.reshape(())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import as_vectors, count, generator_on
+from infhess._checks import as_vectors, count
 from infhess._distributed import mean_over_processes, world_size
 from infhess._precision import full_precision
 from infhess.curvature.batch_curvature import BatchCurvature, BatchDifference, BatchHessian
@@ -19,6 +19,7 @@ from infhess.curvature.batch_products import BatchProducts
 from infhess.curvature.batches import Batch
 from infhess.curvature.chunked_products import ChunkedProducts, DrawnBatch, Question, Sums
 from infhess.curvature.flat import Params
+from infhess.curvature.loss import check_loss
 from infhess.curvature.mapped import Mapped
 from infhess.curvature.no_side_effects import twice_differentiable
 from infhess.curvature.pooled import PooledBatch
@@ -151,15 +152,6 @@ class BatchSource(BatchProducts):
                 yield piece.chunk, local.points, (self.product(local, q.vector()) for q in questions)
 
 
-def check_loss(loss: Any, products: str = "exact", generator: Any = None) -> None:
-    """Check what the curvature of a loss is computed with, before anything is."""
-    if not callable(loss):
-        raise TypeError(f"loss: expected a callable from a batch to a scalar, got {type(loss).__name__}")
-    if products not in ("exact", "difference"):
-        raise ValueError(f'products: expected "exact" or "difference", got {products!r}')
-    generator_on(generator)
-
-
 class Hessian(BatchSource):
     """The Hessian of a loss, from mini-batches.
 
@@ -206,12 +198,14 @@ class Hessian(BatchSource):
         return BatchHessian(self.loss, batch, self.flat, seed, plain=self._plain >= 0)
 
     @full_precision
-    def gradient_at(self, batch: Batch, seed: int) -> Tensor:
-        """The flat gradient of one batch, without curvature; counted as a product, since it costs about as much."""
+    def value_and_gradient(self, batch: Batch, seed: int) -> tuple[float, Tensor]:
+        """Loss and flat gradient of one batch, without curvature; counted as a product, since it costs about as much."""
         points = self.points_of(batch)
         self.count_products(1, points)
         local: BatchCurvature = BatchDifference(self.loss, batch, self.flat, seed)
-        return (PooledBatch(local, self._own_points(batch)) if self._in_several else local).gradient()
+        local = PooledBatch(local, self._own_points(batch)) if self._in_several else local
+        gradient = local.gradient()
+        return local.value, gradient
 
     @full_precision
     def slice_gradients(self, batch: Batch, pieces: int) -> Tensor:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from infhess._checks import count
@@ -32,6 +32,24 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
     elif is_named(batch):
         for value in named(batch).values():
             yield from tensors(value)
+
+
+def is_plain(batch: Batch) -> bool:
+    """Whether a batch is made of tensors, numbers and text in tuples, lists and dicts: what `torch.load` reads by default."""
+    if type(batch) in (list, tuple):
+        return all(map(is_plain, batch))
+    if type(batch) is dict:
+        return all(type(key) in (str, int) and is_plain(value) for key, value in batch.items())
+    return batch is None or type(batch) in (Tensor, bool, int, float, str)
+
+
+def plain_map(f: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    """A plain batch with each of its tensors replaced."""
+    if isinstance(batch, list | tuple):
+        return type(batch)(plain_map(f, value) for value in batch)
+    if isinstance(batch, dict):
+        return {key: plain_map(f, value) for key, value in batch.items()}
+    return f(batch) if isinstance(batch, Tensor) else batch
 
 
 def named(batch: Batch) -> dict[Any, Any]:
@@ -185,9 +203,10 @@ class Stream:
         points_of: Callable[[Batch], int] | None = None,
         sum_over_processes: Callable[[float], float] = float,
     ) -> None:
-        if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
+        if isinstance(batches, Tensor | Mapping | str | nn.Module) or not isinstance(batches, Iterable):
             raise TypeError(
-                f"batches: expected an iterable of batches, such as a DataLoader or a list, got {type(batches).__name__}"
+                f"batches: expected an iterable of batches, such as a DataLoader or a list, got {type(batches).__name__}; "
+                "a single batch is [batch]"
             )
         self._batches = batches
         self._iterator: Iterator[Batch] | None = None

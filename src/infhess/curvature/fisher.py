@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from infhess.curvature.batch_curvature import derivative, scalar
+from infhess.curvature.batch_curvature import derivative
 from infhess.curvature.flat import Flat
 from infhess.curvature.gauss_newton import BatchGaussNewton, Pair
+from infhess.curvature.loss import scalar
 from infhess.curvature.no_side_effects import no_side_effects
 
 Sample = Callable[[Tensor], Tensor]

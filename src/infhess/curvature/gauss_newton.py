@@ -8,9 +8,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from infhess.curvature.batch_curvature import BatchCurvature, derivative, scalar
+from infhess._checks import callable_with
+from infhess.curvature.batch_curvature import BatchCurvature, derivative
 from infhess.curvature.batches import is_named, named
 from infhess.curvature.flat import Flat
+from infhess.curvature.loss import scalar
 from infhess.curvature.no_side_effects import TwiceDifferentiable, no_side_effects
 
 # Names under which targets are looked for in a batch.
@@ -64,6 +66,9 @@ def parted(model: Callable[..., Any], batch: Any, pair: Pair | None) -> tuple[Ca
     """
     if pair is not None or not is_named(batch):
         inputs, targets = in_two(batch if pair is None else pair(batch), "batch" if pair is None else "pair")
+        callable_with(
+            model, "model", ["inputs"], "outputs", "pass a function of the inputs, lambda inputs: model(*inputs)"
+        )
         return (lambda: model(inputs)), targets
     entries = named(batch)
     name = target_of(entries)

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
-from infhess.curvature.batch_curvature import BatchHessian, scalar
+from infhess.curvature.batch_curvature import BatchHessian
 from infhess.curvature.batches import Batch, size_of, tensors, tree_map
 from infhess.curvature.flat import Flat
+from infhess.curvature.loss import scalar
 from infhess.curvature.no_side_effects import no_side_effects
 
 # With more parameters than this, arithmetic takes longer than launching it, and one batch at a time is as fast.

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from infhess._checks import callable_with
 from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batch_source import BatchSource, Loss
 from infhess.curvature.batches import Batch
@@ -25,16 +26,16 @@ class ModelSource(BatchSource):
         loss: Loss,
         params: Params | str,
         batches: Iterable[Batch],
-        *,
-        pair: Pair | None = None,
-        split: bool = True,
-        generator: torch.Generator | None = None,
+        pair: Pair | None,
+        split: bool,
+        generator: torch.Generator | None,
     ) -> None:
-        if not callable(model) or not callable(loss):
-            kind = type(self).__name__
-            raise TypeError(f"expected a callable model and a callable loss: {kind}(model, loss, params, batches)")
-        if pair is not None and not callable(pair):
-            raise TypeError(f"pair: expected a callable from a batch to (inputs, targets), got {type(pair).__name__}")
+        order = f"the order is {type(self).__name__}(model, loss, params, batches)"
+        callable_with(loss, "loss", ["outputs", "targets"], "scalar", order)
+        if not callable(model):  # what it takes depends on the batches
+            callable_with(model, "model", ["inputs"], "outputs", order)
+        if pair is not None:
+            callable_with(pair, "pair", ["batch"], "(inputs, targets)", "pass a function of one batch")
         super().__init__(chosen(model, params), batches, split, generator)
         self.model, self.loss, self.pair = model, loss, pair
 
@@ -68,6 +69,19 @@ class GaussNewton(ModelSource):
     [1.0, 2.0]
 
     """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        loss: Loss,
+        params: Params | str,
+        batches: Iterable[Batch],
+        *,
+        pair: Pair | None = None,
+        split: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(model, loss, params, batches, pair, split, generator)
 
     def at(self, batch: Batch, seed: int) -> BatchCurvature:
         """The Gauss–Newton matrix of one batch."""
@@ -119,9 +133,11 @@ class Fisher(ModelSource):
     ) -> None:
         if kind not in ("empirical", "mc"):
             raise ValueError(f'kind: expected "empirical" or "mc", got {kind!r}')
-        if sample is not None and (kind != "mc" or not callable(sample)):
+        if sample is not None and kind != "mc":
             raise TypeError('sample: expected a function from outputs to targets, with kind="mc" alone')
-        super().__init__(model, loss, params, batches, pair=pair, split=split, generator=generator)
+        if sample is not None:
+            callable_with(sample, "sample", ["outputs"], "targets", "pass a function of the model's outputs")
+        super().__init__(model, loss, params, batches, pair, split, generator)
         self.kind, self.sample = kind, sample or sampler_of(loss) if kind == "mc" else None
 
     def at(self, batch: Batch, seed: int) -> BatchCurvature:

@@ -18,6 +18,8 @@ from torch.nn.modules.loss import _Loss
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from infhess.curvature.random_state import RandomState
+
 
 @dataclass
 class ForwardTrace:
@@ -51,21 +53,14 @@ def no_side_effects(params: Sequence[Tensor], seed: int, *, stateless: bool = Fa
 @contextmanager
 def _seeded(params: Sequence[Tensor], seed: int, trace: ForwardTrace) -> Iterator[None]:
     """Within: random numbers from `seed`; `trace` records whether any were drawn. After: the random state is restored."""
-    devices = sorted({p.device for p in params if p.is_cuda}, key=str)
-    states = _random_states(devices)
+    before = RandomState(params)
     try:
-        # Not torch.manual_seed: without CUDA it records a traceback at each call.
-        torch.default_generator.manual_seed(seed)
-        for device in devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        before = _random_states(devices)
+        before.seed(seed)
+        seeded = RandomState(params)
         yield
-        trace.random = any(not torch.equal(a, b) for a, b in zip(before, _random_states(devices)))
+        trace.random = not seeded.same(RandomState(params))
     finally:
-        torch.default_generator.set_state(states[0])
-        for device, state in zip(devices, states[1:]):
-            torch.cuda.set_rng_state(state, device)
+        before.restore()
 
 
 _inside = threading.local()  # .on: this thread is within `twice_differentiable`
@@ -91,11 +86,15 @@ def twice_differentiable(params: Sequence[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def repeated(random_state: Tensor) -> Iterator[None]:
+def repeated(random_state: RandomState, params: Sequence[Tensor]) -> Iterator[None]:
     """Within: random numbers are repeated from `random_state`. After: buffers and random state are restored."""
-    with torch.random.fork_rng(), torch.enable_grad(), _modules_kept(ForwardTrace()):
-        torch.set_rng_state(random_state)
-        yield
+    before = RandomState(params)
+    try:
+        with torch.enable_grad(), _modules_kept(ForwardTrace()):
+            random_state.restore()
+            yield
+    finally:
+        before.restore()
 
 
 @contextmanager
@@ -103,10 +102,6 @@ def backward_alone(params: Sequence[Tensor]) -> Iterator[ForwardTrace]:
     """For a backward pass that runs no module and draws no random number: nothing else has to be restored."""
     with torch.enable_grad(), _parameter_hooks_off(params):
         yield ForwardTrace()
-
-
-def _random_states(devices: Sequence[torch.device]) -> list[Tensor]:
-    return [torch.default_generator.get_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
 
 
 class TwiceDifferentiable(TorchFunctionMode):

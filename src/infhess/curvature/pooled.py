@@ -35,6 +35,11 @@ class PooledBatch(BatchCurvature):
         """The gradient of the loss, flat."""
         return self._mean(self._local.gradient())
 
+    @property
+    def value(self) -> float:  # type: ignore[override]
+        """The mean loss, where the gradient was last computed."""
+        return all_reduce_sum([self._local.value * self._weight], self.flat.device)[0] / world_size()
+
     def product(self, s: Tensor) -> Tensor:
         """The product with a flat vector."""
         return self._mean(self._local.product(s))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -114,3 +114,10 @@ class Layer(Source):
         """As in `Source.fresh_products`."""
         draws = self.whole.fresh_answers([self.question(s, forms) for s in vectors], points, chunks, batches)
         return draws[0]._replace(products=torch.cat([d.products for d in draws], 1))
+
+
+def products_of_layers(
+    layers: Sequence[tuple[Layer, Tensor]], points: int, chunks: int, batches: int
+) -> list[ChunkedProducts]:
+    """The product of each layer's block with its vector, over the same fresh data: they share the graph of each batch."""
+    return layers[0][0].whole.fresh_answers([layer.question(s) for layer, s in layers], points, chunks, batches)

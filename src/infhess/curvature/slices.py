@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess.curvature.batch_curvature import derivative, scalar
+from infhess.curvature.batch_curvature import derivative
 from infhess.curvature.batches import Batch, size_of, slice_of, sliced
 from infhess.curvature.flat import Flat
+from infhess.curvature.loss import scalar
 from infhess.curvature.no_side_effects import no_side_effects
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import as_real, as_vectors, count
+from infhess._checks import as_real, as_vectors, callable_with, count
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature.chunked_products import ChunkedProducts, even
@@ -108,10 +108,10 @@ class Products(Source):
         generator: torch.Generator | None = None,
     ) -> None:
         operator: Any = matvec if hasattr(matvec, "shape") else None
-        if operator is None and not callable(matvec):
-            raise TypeError(f"matvec: expected a callable or a matrix with @, got {type(matvec).__name__}")
-        if gradient is not None and not callable(gradient):
-            raise TypeError(f"gradient: expected a callable that gives a vector, got {type(gradient).__name__}")
+        if operator is None:
+            callable_with(matvec, "matvec", ["s"], "vector", "pass a function of a vector, or a matrix with @")
+        if gradient is not None:
+            callable_with(gradient, "gradient", [], "vector", "pass a function without arguments")
         if operator is not None:
             size = _square(operator, size)
         if isinstance(operator, Tensor) and operator.is_floating_point():
@@ -146,9 +146,12 @@ class Products(Source):
             return self._matvec(s.to(self._takes))
         try:
             return self._matvec(s)
-        except TypeError:
-            # The callable was written for NumPy, which was not known before.
-            y = self._matvec(s.detach().cpu().numpy().copy())
+        except TypeError as error:
+            # The callable may have been written for NumPy, which was not known before.
+            try:
+                y = self._matvec(s.detach().cpu().numpy().copy())
+            except (AttributeError, TypeError) as other:  # no: it was written for tensors, and fails within
+                raise error from other
             self._takes = "numpy"
             return y
 
@@ -175,7 +178,8 @@ def as_source(source: Any, generator: torch.Generator | None = None) -> Source:
         return source
     if hasattr(source, "shape") and hasattr(type(source), "__matmul__"):
         return Products(source, generator=generator)
-    remedy = "; wrap a function v -> Av: Products(function, size=N)" if callable(source) else ""
+    wrapped = "; wrap a function v -> Av: Products(function, size=N), or a loss: Hessian(loss, params, batches)"
+    remedy = wrapped if callable(source) else ""
     raise TypeError(
         f"source: expected a source such as infhess.Products, or a matrix with @, got {type(source).__name__}{remedy}"
     )

@@ -21,6 +21,7 @@ from infhess.curvature.batch_curvature import (
     BatchHessian,
     DoubleBackwardError,
     check_twice_differentiable,
+    nodes,
 )
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
@@ -59,12 +60,23 @@ class TrainingPass(TorchFunctionMode):
         self._rows: Counter[int] = Counter()
         self._tokens: Counter[int] = Counter()  # the most indices that an embedding gets, by their leading dimension
         self._keeps_graph = False  # whether the caller asked for the graph, too
+        self._strangers = False  # whether backward has reached parameters of others
         self._aside = False  # whether the caller differentiates within the loss, e.g. for a penalty
 
     @property
     def seen(self) -> bool:
         """Whether any gradient was computed within the context."""
         return bool(self.backwards or self.failure)
+
+    @property
+    def reached(self) -> bool:
+        """Whether a backward pass has reached any of the parameters."""
+        return bool(self._gradients or self.failure)
+
+    @property
+    def strays(self) -> int:
+        """How many parameters got no gradient, while backward has reached parameters of others; 0 without those."""
+        return (len(self.params) - len(self._gradients)) * self._strangers
 
     @property
     def points(self) -> int:
@@ -151,6 +163,8 @@ class TrainingPass(TorchFunctionMode):
             check_twice_differentiable(loss)
         except DoubleBackwardError as error:  # training goes on, and the probe reports it
             self.failure = self.failure or error
+        leaves = (getattr(node, "variable", None) for node in nodes([loss]))
+        self._strangers |= any(leaf is not None and id(leaf) not in self._known for leaf in leaves)
         with warnings.catch_warnings():
             # The warning is about reference cycles between a parameter and its gradient, which the hooks prevent.
             warnings.filterwarnings("ignore", message="Using backward\\(\\) with create_graph=True")

@@ -160,9 +160,9 @@ class Run:
 
 
 def used_rates(opt: RateFree) -> list[float]:
-    """The learning rate of each group: the rate found, times `lr`; 0 until there is one."""
-    found = opt.rate.value
-    return [found * float(group["lr"]) if found > 0 else 0.0 for group in opt.param_groups]
+    """The learning rate of each group, in proportion to its `lr`; 0 until there is one."""
+    used, factors = opt.rate.value, [float(group["lr"]) for group in opt.param_groups]
+    return [used * (factor / max(factors)) if used > 0 else 0.0 for factor in factors]
 
 
 def prefixed(prefix: str, row: Row) -> Row:

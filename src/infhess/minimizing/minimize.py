@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 from infhess._checks import count, finite_number, generator_on
 from infhess._precision import full_precision
 from infhess.curvature.batches import Batch
+from infhess.minimizing.first_pass import NO_MEAN
 from infhess.minimizing.progress import Progress
 from infhess.minimizing.result import Minimum
 from infhess.minimizing.run import Run
@@ -81,6 +83,8 @@ def minimize(
     save = None if path is None else lambda row: run.save(path)
     with Progress(target) if progress else nullcontext() as bar:
         _drain(run, [f for f in (save, bar.show if bar else None, callback) if f])
+    if NO_MEAN in run.notes:
+        warnings.warn(NO_MEAN, stacklevel=3)  # of the caller of what full_precision wraps
     return run.result()
 
 

@@ -37,6 +37,10 @@ class Point(NamedTuple):
     w: Tensor
     value: Value
 
+    def rounding(self, eps: float) -> float:
+        """How far the loss may be off because it and the weights are rounded: ε (|L| + Σ |gᵢ wᵢ|)."""
+        return eps * (abs(self.value.loss) + float((self.value.gradient * self.w).abs().sum()))
+
 
 @dataclass(frozen=True)
 class Proposal:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from infhess._checks import small_dtype
-from infhess.curvature.batch_curvature import derivative, scalar
-from infhess.curvature.batch_source import check_loss
+from infhess.curvature.batch_curvature import derivative
 from infhess.curvature.batches import Batch, size_of
 from infhess.curvature.flat import Flat
+from infhess.curvature.loss import check_loss, scalar
 from infhess.curvature.no_side_effects import no_side_effects
 
 

@@ -51,7 +51,7 @@ class PoolCurvature:
     @cached_property
     def loss(self) -> float:
         """The mean loss of the pool, if graphs of exact products are kept."""
-        return sum(share * local.loss for share, local in self._locals() if isinstance(local, BatchHessian))
+        return sum(share * local.value for share, local in self._locals() if isinstance(local, BatchHessian))
 
     @cached_property
     def gradient(self) -> Tensor:

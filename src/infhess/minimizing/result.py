@@ -21,7 +21,8 @@ class Minimum:
         product_points: the data points in these, counted each time.
         seconds: from call to return.
         history: a row, a dict, for each pass.
-        stopped: "gap", "passes", "precision", "not convex: …" or "interrupted".
+        stopped: "gap", "passes", "precision" (rounding), "stalled" (notes say why), "unbounded" (there is no minimum),
+            "not convex: …" or "interrupted".
         method: "dense Newton", "pool-Newton", "L-BFGS around P" or "sgd".
         notes: the method and why it was chosen, and anything unusual.
 

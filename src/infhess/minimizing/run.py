@@ -17,8 +17,9 @@ from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, Stream, sliced
 from infhess.minimizing.choice import ALL, SECANTS, SGD, SGD_BATCH, SGD_STEPS, Facts, Plan, planned
 from infhess.minimizing.descent import Pass, descend
+from infhess.minimizing.ending import unfinished, why
 from infhess.minimizing.factored import matrix_of
-from infhess.minimizing.first_pass import Reading, loader_notes
+from infhess.minimizing.first_pass import NOT_FINITE, Reading, fault, loader_notes, told
 from infhess.minimizing.newton import AroundP, Kept, Model, PoolNewton
 from infhess.minimizing.objective import Objective, Value
 from infhess.minimizing.pool_curvature import graph_bytes
@@ -31,7 +32,6 @@ from infhess.minimizing.stop_rule import (
     Gap,
     Row,
     extrapolated,
-    idle,
     made,
     relative,
     slow,
@@ -169,9 +169,7 @@ class Run:
         model: Model = AroundP(kept) if plan.method == SECANTS else PoolNewton(kept)
         for found in descend(self.objective, lambda: self._full(model), model, self.best, self._count):
             yield self._noted(found, model)
-            if found.proposal is not None and found.proposal.negative:
-                self.stopped, self.gap = "not convex: negative curvature was seen on the pool", UNKNOWN
-            if self._is_over():
+            if self._ends_with(found):
                 return
             if slow(self.history) and model.grow():
                 self.notes.append(
@@ -201,6 +199,8 @@ class Run:
         if value is None:
             batches = self.reservoir.chunks() if whole else in_chunks(self.batches, self.reservoir.cut)
             value = self.objective.over(batches)
+        if not (value.loss < math.inf or any(r["phase"] == "newton" for r in self.history)):
+            raise ValueError(f"{NOT_FINITE}; {fault(self.objective, self.batches)}")
         self.data_points += value.points - self._unused
         self._unused = 0
         return value
@@ -214,7 +214,7 @@ class Run:
             self.start_loss = loss
         elif not any(r["phase"] == "newton" for r in self.history):
             self.start_loss += loss - self.loss  # the pool's loss, corrected by its error at the present point
-        value = relative(self._left(proposal.decrement * (1 + proposal.left), loss), loss, self.start_loss)
+        value = relative(self._left(found.decrement * (1 + proposal.left), loss), loss, self.start_loss)
         gap = Gap(value, spread(self.method, model.whole, proposal.left, value))
         if not self.gap.value <= value or loss < self.loss - 8 * self.objective.eps * abs(loss):
             self.best, self.loss, self.gap = found.point.w, loss, gap
@@ -234,9 +234,19 @@ class Run:
         """Whether the run is over; `stopped` says why."""
         if self.stopped == "passes" and self.gap.upper(LEVEL) <= self.target:
             self.stopped = "gap"
-        elif self.stopped == "passes" and idle(self.history, self._rounding):
-            self.stopped = "precision"
         return self.stopped != "passes" or self.made >= self.most
+
+    def _ends_with(self, found: Pass) -> bool:
+        """Whether the run is over with this pass; notes say why if its gap is not reached."""
+        known = self.history, self.gap, self.target, self.loss, self.start_loss, self.objective.eps, self._rounding
+        self.stopped, note = why(found, *known)
+        if self.stopped == "unbounded" or self.stopped.startswith("not convex"):
+            self.gap = UNKNOWN
+        over = self._is_over()
+        if over and self.stopped == "passes":
+            note = unfinished(found, self.history)
+        self.notes += [note] if note else []
+        return over
 
     @property
     def _rounding(self) -> float:
@@ -287,14 +297,3 @@ class Run:
             self.source.product_points, time.perf_counter() - self.started, self.history, self.stopped, self.method,
             tuple(self.notes),
         )  # fmt: skip
-
-
-def told(plan: Plan, reservoir: Reservoir) -> list[str]:
-    """Notes on the chosen method and on what is kept."""
-    costs = ", ".join(f"{name} {cost:.0f}" for name, cost in plan.costs.items())
-    kept = "all the data" if reservoir.whole else f"a sample of {reservoir.kept:,} points"
-    return [
-        f"{plan.method} on a pool of {plan.pool:,} of {reservoir.points:,} points; predicted cost in passes: {costs}",
-        f"{plan.steps} steps of sgd before it: more would cost more than they save",
-        f"{kept} kept in memory: {reservoir.bytes_kept / 2**20:.1f} MiB",
-    ]

@@ -18,8 +18,6 @@ SLOWEST = 0.95
 LEVEL = 0.95
 # Passes that fail to halve the best gap before them, after which a run is idle: near rounding, and elsewhere.
 IDLE, LATE = 4, 20
-# After this many cuts a step leads nowhere.
-CUTS = 8
 # Passes over which the fall of the loss is compared with that over as many before.
 WINDOW = 10
 # Below this many times the rounding of the loss, the gap may be rounding too.
@@ -82,15 +80,13 @@ def spread(method: str, whole: bool, left: float, gap: float) -> float:
 
 
 def idle(rows: Sequence[Row], rounding: float) -> bool:
-    """Whether the last passes did not halve the best gap before them, or a step was cut repeatedly.
+    """Whether the last passes did not halve the best gap before them.
 
     Near `rounding` a run gives up soon; at larger gaps late, and only if the loss has not fallen by more than `rounding`:
     with secants alone it may take many passes to halve the gap.
     """
     steps = made(rows)
     gaps = [r["gap"] for r in steps]
-    if len(rows) >= CUTS and all(r["cut"] for r in rows[-CUTS:]):
-        return True
     patience = IDLE if min(gaps, default=1.0) <= rounding else LATE
     if len(gaps) <= patience or min(gaps[-patience:]) <= 0.5 * min(gaps[:-patience]):
         return False

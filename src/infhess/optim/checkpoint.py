@@ -17,6 +17,7 @@ from infhess._checks import count
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import length, real
 from infhess.curvature.training_pass import TrainingPass
+from infhess.optim.effect import Effect, not_finite
 from infhess.optim.graph_step import graph_step, numbered
 from infhess.optim.sharded import is_sharded
 
@@ -65,12 +66,13 @@ class CurvatureOptimizer(torch.optim.Optimizer):
     """Checks a whole checkpoint before it takes over any of it, and watches one training pass at a time."""
 
     _incoming: Any = None  # adopted once torch has accepted its own part of a checkpoint
+    _effect: Effect
     _watching = False  # whether a watch() is open
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Each optimizer, a copy too, has a number of its own, by which compiled steps find it."""
         self: Any = super().__new__(cls)
-        self._number = numbered(self)
+        self._number, self._effect = numbered(self), Effect()
         return self
 
     def _params(self) -> list[Tensor]:
@@ -91,11 +93,31 @@ class CurvatureOptimizer(torch.optim.Optimizer):
                 or torch_optimizer._global_optimizer_pre_hooks
                 or torch_optimizer._global_optimizer_post_hooks
             )
-            if hooks or torch._C._autograd._profiler_enabled():
-                return watched(self, *args, **kwargs)
-            return func(self, *args, **kwargs)
+            try:
+                if hooks or torch._C._autograd._profiler_enabled():
+                    return watched(self, *args, **kwargs)
+                return func(self, *args, **kwargs)
+            except RuntimeError as error:
+                self._check_dtypes(error)
+                raise
 
         return step
+
+    def _kept_as(self, p: Tensor) -> torch.dtype:
+        """The dtype of the state of a parameter."""
+        return real(p.detach()).dtype
+
+    def _check_dtypes(self, error: RuntimeError) -> None:
+        """An error of a step is explained if parameters have changed their dtype since their state was made."""
+        for p in self._params():
+            kept, fits = self.state.get(p, {}), self._kept_as(p)
+            for value in kept.values():
+                if isinstance(value, Tensor) and value.is_floating_point() and value.shape == p.shape != ():
+                    if value.dtype != fits:
+                        raise RuntimeError(
+                            f"{type(self).__name__}.step: parameters have become {p.dtype} since the optimizer's state was made "
+                            f"in {value.dtype}; make the optimizer after model.half(), model.double() or model.to(dtype)"
+                        ) from error
 
     # ---- checkpoints
 
@@ -149,6 +171,7 @@ class CurvatureOptimizer(torch.optim.Optimizer):
                 yield
         finally:
             self._watching = False
+        self._effect.passed(done)
         self._take(done, known)
 
     def _run(self, closure: Callable[[], Any], *, graph: bool = True) -> Any:
@@ -158,13 +181,17 @@ class CurvatureOptimizer(torch.optim.Optimizer):
         with self._training_pass() if graph else nullcontext() as done:
             loss = closure()
         if not self._micro_batches:
+            self._effect.passed(done)
             self._take(done, None)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch. A batch that was observed without a step, because its gradient was not finite, is dropped."""
         if self._micro_batches and not (is_sharded(*self._params()) or finite(p.grad for p in self._params())):
+            self._effect.stepped(self, not_finite(self.param_groups))
             self._drop()
+        if self._micro_batches:
+            self._effect.cleared()
         super().zero_grad(set_to_none)
 
     def _drop(self) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed.algorithms.join import JoinHook
+from torch.distributed.algorithms.join import Joinable, JoinHook
 
 from infhess._distributed import all_reduce_mean, any_process, rank
 from infhess.optim.averaging.averaged import NUMBERS, AveragingOptimizer
@@ -31,9 +32,28 @@ class ShadowSteps(JoinHook):
         """Broadcast the state of a process that has made all steps to all processes."""
         self._opt._publish()
         owns = [self._opt.state[p] for p in self._opt._params() if p in self._opt.state]
-        tensors = [t for own in owns for _, t in sorted(own.items())]
+        # The scalars are one tensor in the state of all parameters: it is sent once.
+        tensors = [t for own in owns for name, t in sorted(own.items()) if name != NUMBERS] + [owns[0][NUMBERS]]
         last = torch.tensor(rank() if is_last_joiner else -1, device=tensors[0].device)
         distributed.all_reduce(last, distributed.ReduceOp.MAX)
         for t in tensors:
             distributed.broadcast(t, int(last))
         self._opt._take_scalars(owns[0][NUMBERS])
+
+
+class JoiningOptimizer(AveragingOptimizer, Joinable):
+    """An optimizer that `torch.distributed.algorithms.Join([model, opt])` takes."""
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """Hook for `torch.distributed.algorithms.Join([model, opt])`."""
+        return ShadowSteps(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device of the parameters."""
+        return self._params()[0].device
+
+    @property
+    def join_process_group(self) -> Any:
+        """The process group: all processes."""
+        return torch.distributed.group.WORLD

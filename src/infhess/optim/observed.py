@@ -74,3 +74,9 @@ def concatenated(seen: Sequence[Observed]) -> Batch:
         return batching.concat([o.batch for o in seen])
     except (ValueError, AttributeError, KeyError):
         return seen[-1].batch
+
+
+def beside(pool: Sequence[Batch], batch: Batch) -> list[Batch]:
+    """Batches that wait for an estimate, on the device of the present one: a checkpoint may have brought them to another."""
+    device = next((t.device for t in batching.tensors(batch)), None)
+    return [batching.plain_map(lambda t: t.to(device), b) if batching.is_plain(b) else b for b in pool]

@@ -15,14 +15,14 @@ from infhess._checks import count
 from infhess._distributed import world_size
 from infhess._precision import full_precision
 from infhess.curvature.batch_curvature import DoubleBackwardError
-from infhess.curvature.batch_source import check_loss
 from infhess.curvature.batches import Batch
+from infhess.curvature.loss import check_loss
 from infhess.curvature.training_pass import GRAPHS, TrainingPass
 from infhess.optim.base_optimizers import note_on_decay, rate_is_known
 from infhess.optim.checkpoint import Loss
 from infhess.optim.controllers import convex_rule, nonconvex
 from infhess.optim.controllers.context import Context
-from infhess.optim.observed import Observed, concatenated, points_of, probe_of
+from infhess.optim.observed import Observed, beside, concatenated, points_of, probe_of
 from infhess.optim.preconditioning.directions import BLOCKS
 from infhess.optim.reports import Report
 from infhess.optim.sharded import check_whole
@@ -87,7 +87,6 @@ class Preconditioned(Wrapper):
         self.steps = None if steps is None else count(steps, "steps")
         self.report: Report | None = None  # on the last estimate or curvature probe
         self._asked_rank = None if rank is None else count(rank, "rank")
-        self._pool: list[Batch] = []  # batches kept by observe until an estimate is made
         self._observed: list[Observed] = []  # micro-batches observed since the last step
         self._acted = 0  # how many of these the last decision was based on
         self._unread: tuple[str, ...] = ()  # notes of a report that was not returned to the user
@@ -242,7 +241,10 @@ class Preconditioned(Wrapper):
         self._follow(decision)
         if decision.values is None:
             return None
-        (products, points), notes = context.cost, (*decision.notes, *state.diagnostics(self._asked_rank))
+        (products, points), notes = (
+            context.cost,
+            (*decision.notes, *state.diagnostics(self._asked_rank), *self._effect.notes()),
+        )
         bars, cost = torch.full_like(decision.values, torch.nan), (products, 0, time.perf_counter() - started)
         return self._tell(Report(decision.values, bars, state.step, *cost, notes, points, state.step_std))
 
@@ -262,6 +264,7 @@ class Preconditioned(Wrapper):
     def _context(self, seen: list[Observed], points: int, failure: Exception | None) -> Context:
         state, params, seed = self._state, self._params(), int(self._state.steps)
         batch = None if state.nonconvex else concatenated(seen)
+        self._pool[:] = beside(self._pool, batch)
         return Context(
             state, self.base, params, self._preconditioner_state.means, batch, points, self.rank, self._pool,
             make_source=lambda: seen[-1]._replace(batch=batch).hessian(self._source, seed),
@@ -275,7 +278,8 @@ class Preconditioned(Wrapper):
             # The very first decision used one micro-batch alone, and there was no `update` before it.
             if self._acted and self._state.steps == 1 and math.isnan(self._state.steps_at_build):
                 self.reset()
-            if not self._acted and (report := self._act()):
+            returns = self._observed[-1].loss is not None  # from `observe`: the next one returns these notes, too
+            if not self._acted and (report := self._act()) and returns:
                 self._unread = report.notes
             self._state.micro_batches = float(len(self._observed))
         self._observed.clear()
@@ -286,10 +290,9 @@ class Preconditioned(Wrapper):
     def reset(self) -> None:
         """Forget all that was learnt: until the next estimate this equals its base again."""
         super().reset()
-        self._pool.clear()
         self._acted = 0  # decide again on the coming step
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("method", "step_length", "steps", "report", "_asked_rank", "_pool", "_unread")
+        names = ("method", "step_length", "steps", "report", "_asked_rank", "_unread")
         kept = {name: self.__dict__[name] for name in names}
         return {**super().__getstate__(), **kept, "_observed": [], "_acted": 0}  # lambdas do not pickle

@@ -11,29 +11,34 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.distributed.algorithms.join import Join, Joinable
 
 from infhess._checks import count
 from infhess._distributed import any_process, world_size
 from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_curvature import DoubleBackwardError
-from infhess.curvature.batch_source import Hessian, check_loss
+from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, sizes_of
+from infhess.curvature.flat import real
+from infhess.curvature.loss import check_loss
+from infhess.curvature.random_state import RandomState
 from infhess.curvature.training_pass import TrainingPass
 from infhess.optim import sharded
-from infhess.optim.averaging.averaged import AveragingOptimizer
+from infhess.optim.averaging.other_changes import note_on_changes
 from infhess.optim.checkpoint import Loss
-from infhess.optim.joining import ShadowSteps
+from infhess.optim.effect import without_effect
+from infhess.optim.joining import JoiningOptimizer
 from infhess.optim.rate.difference_probe import DifferenceProbe
-from infhess.optim.rate.live import live
+from infhess.optim.rate.group_options import note_on_decay, warn_of_factor
+from infhess.optim.rate.live import live, moving
 from infhess.optim.rate.probe import Reading
-from infhess.optim.rate.prober import AnyProbe, read
+from infhess.optim.rate.prober import AnyProbe, Prober, read
 from infhess.optim.reports import Rate, RateReport
 from infhess.optim.scalings import checked_defaults
 from infhess.optim.stepping import advance
 
 
-class RateFree(AveragingOptimizer, Joinable):
+class RateFree(JoiningOptimizer):
     """An optimizer for nets without a learning rate to tune.
 
     z moves by the scaled gradient Dg, x is the average of all z, and the model trains at y = (1 − β₁) z + β₁ x (Defazio et al.
@@ -42,16 +47,15 @@ class RateFree(AveragingOptimizer, Joinable):
 
     Args:
         params: as for any torch optimizer.
-        weight_decay: by default half of what noise adds to the length of a matrix is removed (diagonal scaling: nothing). A
-            number means decoupled decay, as in AdamW: the share of y removed per unit of learning rate.
+        weight_decay: "auto" or None: half of what noise adds to the length of a matrix is removed (diagonal scaling: nothing).
+            A number means decoupled decay, as in AdamW: the share of y removed per unit of learning rate.
         scaling: D: "kronecker", Adam's scaling in rotated coordinates of each matrix (SOAP, Vyas et al. 2024), or "diagonal",
             Adam's own. "kronecker" takes fewer steps, but for a layer of out × in up to 512 · out · in operations per step and
             128 · (out + in) numbers of memory more: for small batches and wide dense layers "diagonal" may be faster.
         betas: (β₁, β₂): how close y is to the average, and the decay of squared gradients; (.9, .99) by default, (.9, .999)
             with the diagonal scaling.
         lr: factor on the learning rate found; a scheduler may change it.
-        eps: Adam's ε, in units of the largest root mean square of the gradient so far; 1e-3 by default. With the diagonal
-            scaling, in units of that at the last probe; 1e-8.
+        eps: Adam's ε, in units of the largest root mean square of the gradient at a probe so far; 1e-3 by default.
         maximize: maximize the loss instead.
         points: the batch size per process (of sequences: tokens), if a training pass does not tell it; 32 by default.
 
@@ -80,7 +84,7 @@ class RateFree(AveragingOptimizer, Joinable):
         params: Iterable[Any],
         *,
         scaling: str = "kronecker",
-        weight_decay: float | None = None,
+        weight_decay: float | str | None = "auto",
         betas: tuple[float, float] | None = None,
         lr: float | Tensor = 1.0,
         eps: float | None = None,
@@ -93,23 +97,17 @@ class RateFree(AveragingOptimizer, Joinable):
         super().__init__(params, defaults)
         Joinable.__init__(self)
 
+    _started = _noted = False  # whether a step was made, and a report given, since the optimizer was made
     # Context for a second run of the closure: callbacks use it to avoid logging twice.
     around_second_run: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     @property
     def rate(self) -> Rate:
-        """The learning rate in use, with its uncertainty; NaN until curvature was seen."""
-        return self._rate_state.uncertain
+        """The learning rate in use, `lr` included, with its uncertainty; NaN until curvature was seen.
 
-    @property
-    def _ready(self) -> bool:
-        """Whether D is known: a scaling may learn it from a first gradient, in a step that moves nothing."""
-        return not math.isnan(self._rate_state.rate) or self._scaling.ready(self.state.values())
-
-    @property
-    def _probes(self) -> bool:
-        """Whether curvature is probed at the coming step."""
-        return self._rate_state.due and self._ready
+        If groups differ in `lr`, it is that of the group with the largest.
+        """
+        return self._rate_state.uncertain.times(self._scale)
 
     def _read(self, probe: AnyProbe) -> Reading:
         """Read a probe along the direction of the coming step."""
@@ -162,7 +160,9 @@ class RateFree(AveragingOptimizer, Joinable):
             prober.reset()
             raise
         prober.attempt(self._kept.add, loss, batch, params)
-        self.report = report or self.report
+        if report is not None:
+            coming = prober.coming(self._scale).times(self._scale)
+            self.report = report = self._with_notes(replace(report, rate=coming))
         return report
 
     @contextmanager
@@ -182,11 +182,13 @@ class RateFree(AveragingOptimizer, Joinable):
             yield
 
     def _training_pass(self) -> AbstractContextManager[TrainingPass | None]:
-        """A context that keeps the graph if the coming step probes curvature."""
-        return TrainingPass(self._params(), joined=self._join_config.enable) if self._probes else nullcontext()
+        """A context that keeps the graph if the coming step probes curvature, or to see why steps have no effect."""
+        seen = self._probes or self._effect.idle
+        return TrainingPass(self._params(), joined=self._join_config.enable) if seen else nullcontext()
 
     def _take(self, done: TrainingPass | None, points: int | None) -> None:
-        self._prober.take(done, points or self.points)
+        if done is None or done.seen:
+            self._prober.take(done if self._probes else None, points or self.points)
 
     @property
     def _micro_batches(self) -> int:
@@ -209,7 +211,7 @@ class RateFree(AveragingOptimizer, Joinable):
         loss = random_state = None
         if closure is not None:
             self._to_train("step")
-            random_state = torch.get_rng_state() if self._probes else None
+            random_state = RandomState(self._params()) if self._probes else None
             with torch.enable_grad():
                 loss = self._run(closure, graph=not (self._sharded or self._rate_state.differences))
         self._outside_watch("step")  # a closure may end it, as Lightning's does
@@ -231,10 +233,10 @@ class RateFree(AveragingOptimizer, Joinable):
                     self.report = replace(self.report, notes=(note, *self.report.notes))
         return loss
 
-    def _difference(self, closure: Callable[[], Any], random_state: Tensor | None) -> None:
+    def _difference(self, closure: Callable[[], Any], random_state: RandomState | None) -> None:
         """Make the coming probe a second run of the closure."""
         assert random_state is not None
-        distance = self._rate_state.distance(self.param_groups[0]["betas"][0])
+        distance = self._rate_state.distance(self.param_groups[0]["betas"][0], self._scale)
         points = int(self._rate_state.observed)
 
         def again() -> None:
@@ -243,28 +245,63 @@ class RateFree(AveragingOptimizer, Joinable):
 
         self._prober.again = DifferenceProbe(self._params(), again, random_state, distance, points)
 
+    def _with_notes(self, report: RateReport) -> RateReport:
+        """A report with what is noted once only."""
+        options = () if self._noted else note_on_decay(self.param_groups, self.defaults["weight_decay"])
+        self._noted = True
+        changed = note_on_changes(self.param_groups, self._betas, self.state)
+        return replace(report, notes=(*report.notes, *self._effect.notes(), *options, *changed))
+
     def _step(self) -> None:
+        if not self._started:
+            self._started = True
+            warn_of_factor(self.param_groups, self._made_with, float(self.defaults["lr"]))
         parts = [part for part in map(live, self.param_groups) if part.params]
         if not parts:
+            self._prober.reset()
+            self._effect.stepped(self, self._effect.missing())
             return
         self._rate_state.check_observed()
         if world_size() > 1 and self._probes and not self._sharded:
             self._prober.expect_of_all()
-        gradient = sharded.length_of([(part.grads, part.params) for part in parts])
+        grads, params = ([x for part in parts for x in getattr(part, name)] for name in ("grads", "params"))
+        lengths = sharded.lengths(grads, params)
+        gradient = math.hypot(*lengths)
+        unlike = 0 < gradient < math.inf and self._rate_state.follow(gradient)
         if self._join_config.enable:
             Join.notify_join_context(self)
-            any_process(bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient), self.join_device)
-        self.report = self._prober.finish(gradient, self._read, self._params()) or self.report
+            probes = bool(self._prober.pieces or self._prober.failure) and math.isfinite(gradient) and not unlike
+            any_process(probes, self.join_device)
+        if unlike:
+            self._start_over()
+            return
+        parts = moving(parts, lengths)
+        if report := self._prober.finish(gradient, self._read, self._params()):
+            self.report = self._with_notes(report)
         state, scaler = self._rate_state, self._scaler
+        known = not (math.isnan(state.rate) and self._ready)  # a step may only learn the scaling
+        self._effect.stepped(self, without_effect(self.param_groups, gradient, known))
         if 0 < gradient < math.inf and not self._ready:
             for part in parts:
                 scaler.begin(self._with_state(part))
-            state.observed_at = state.steps  # the scaling learns from this gradient, without a step
+            state.observed_at = state.steps or -1.0  # seen; the scaling learns from this gradient, without a step
             return
-        if math.isnan(state.rate) or not math.isfinite(gradient):
+        if math.isnan(state.rate) or not 0 < gradient < math.inf:
             state.skip(math.isfinite(gradient))
             return
-        advance([self._with_state(part) for part in parts], scaler, state, self._size)
+        advance([self._with_state(part) for part in parts], scaler, state, self._size, self.state)
+        self._betas = [group["betas"][0] for group in self.param_groups]
+        probed = state.steps_at_probe == state.steps
+        if self.report is not None and probed:  # the step has set its rate
+            self.report = replace(self.report, rate=self.rate)
+
+    def _start_over(self) -> None:
+        """Go on as a new optimizer of the averaged weights."""
+        self._prober = Prober(self._scaling.rule, self._rate_state.afresh())
+        for p, own in self._trained():
+            real(p.detach()).copy_(own["averaged"])
+            self.state[p] = self._fresh(p)
+        self._publish()
 
     # ---- copies, and processes that run out of data before others
 
@@ -274,17 +311,3 @@ class RateFree(AveragingOptimizer, Joinable):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         Joinable.__init__(self)
-
-    def join_hook(self, **kwargs: Any) -> JoinHook:
-        """Hook for `torch.distributed.algorithms.Join([model, opt])`."""
-        return ShadowSteps(self)
-
-    @property
-    def join_device(self) -> torch.device:
-        """The device of the parameters."""
-        return self._params()[0].device
-
-    @property
-    def join_process_group(self) -> Any:
-        """The process group: all processes."""
-        return torch.distributed.group.WORLD

@@ -101,8 +101,14 @@ class Rate:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The interval at this level, with a normal distribution for the logarithm."""
+        if self.value == 0:  # the schedule has turned it off
+            return 0.0, 0.0
         width = NormalDist().inv_cdf((1 + level) / 2) * self.std / self.value
         return self.value * math.exp(-width), self.value * math.exp(width)
+
+    def times(self, factor: float) -> Rate:
+        """The same rate, multiplied by a known factor."""
+        return Rate(self.value * factor, self.std * factor)
 
     def __float__(self) -> float:
         """The value without its uncertainty."""
@@ -116,6 +122,9 @@ class Rate:
 @dataclass(frozen=True)
 class RateReport:
     """A curvature probe: the learning rate with its uncertainty, the rate that curvature allows, the cost, and notes.
+
+    `rate` is that of the step the probe belongs to, `lr` included. `allowed` is what curvature allows: the rate grows towards
+    it, and is below it where steps are bounded by a share of |w|; `lr` has no part in it.
 
     >>> import torch, infhess
     >>> w = torch.nn.Parameter(torch.ones(2))

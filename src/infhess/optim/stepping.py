@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,15 +35,22 @@ class WeightSize:
         return self._last
 
 
-def advance(parts: Sequence[Live], scaler: Scaler, state: RateState, size: WeightSize) -> None:
-    """Make one step: directions, the rate for a step of their length, and the move."""
+def advance(
+    parts: Sequence[Live], scaler: Scaler, state: RateState, size: WeightSize, owns: Mapping[Tensor, dict[str, Any]]
+) -> None:
+    """Make one step: directions, the rate for a step of their length, and the move. `owns` are the states of all parameters."""
     if state.weighs_noise:
         state.weigh_noise(sum(map(lead, parts)))
     moves = [scaler.directions(part, float(part.group["eps"]) * state.gradient) for part in parts]
     scale = max(float(part.group["lr"]) for part in parts)
     length = sharded.length_of([(d, part.params) for part, d in zip(parts, moves)])
     rate = state.advance(length, size.at(parts, state, scale), scale)
+    before = state.weight
     state.average(scale)
+    if sum(len(part.params) for part in parts) < len(owns):
+        # The others have no newest iterate: their averages began later, by the weight of this one.
+        for p in owns.keys() - {p for part in parts for p in part.params}:
+            owns[p]["begun"] += state.weight - before
     for part, d in zip(parts, moves):
         step = rate * float(part.group["lr"])
         if state.shrinks and part.group["weight_decay"] is None:

@@ -10,18 +10,22 @@ import torch
 from torch import Tensor
 
 from infhess._precision import full_precision, full_precision_step
-from infhess.curvature.batch_source import Hessian, check_loss
-from infhess.curvature.batches import Batch
+from infhess.curvature.batch_source import Hessian
+from infhess.curvature.batches import Batch, is_plain, plain_map
+from infhess.curvature.loss import check_loss, scalar
 from infhess.lowrank import Operator
 from infhess.optim.base_optimizers import adaptive, bare_step, made_with_rate
 from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
 from infhess.optim.controllers.context import Decision
 from infhess.optim.controllers.controller_state import ControllerState
+from infhess.optim.effect import NO_RATE, ZERO, all_zero, not_finite
 from infhess.optim.preconditioning.directions import PREFIX, PreconditionerState, like_of, numbers, split_entries
 from infhess.optim.preconditioning.scaled_step import scaled_step
 from infhess.optim.sharded import check_whole
 from infhess.preconditioners.scaling import Scaling
 
+# The name in a checkpoint of the batches that wait for an estimate, beside "state" and "param_groups".
+POOL = "curvature_pool"
 # Largest size of all directions together, by default: 1 GiB in single precision.
 LARGEST_BASIS = 2**28
 
@@ -31,10 +35,12 @@ class Wrapper(CurvatureOptimizer):
 
     _linked = False  # whether groups and state are shared with the base
     _published = False  # whether what was learnt is listed in `state`
+    _pool: list[Batch]  # batches kept by observe until an estimate is made
+    _loaded_pool: list[Batch]  # those of a checkpoint that is being loaded
 
     def __init__(self, base: torch.optim.Optimizer, rank: int | None, blocks: str) -> None:
         _check_base(base)
-        self.base, self.blocks = base, blocks
+        self.base, self.blocks, self._pool, self._loaded_pool = base, blocks, [], []
         super().__init__(base.param_groups, base.defaults)
         self._link(self.param_groups, base.state)
         self.rank = rank or max(1, min(32, LARGEST_BASIS // max(self._size(), 1)))
@@ -83,6 +89,7 @@ class Wrapper(CurvatureOptimizer):
     def reset(self) -> None:
         """Forget all that was learnt: until the next estimate this equals its base again."""
         self._preconditioner_state.reset(self._state.base_rate)
+        self._pool.clear()
         for entry in [entry for entry in self.state.values() if isinstance(entry, dict)]:
             for name in [key for key in entry if str(key).startswith(PREFIX)]:
                 del entry[name]
@@ -105,16 +112,38 @@ class Wrapper(CurvatureOptimizer):
             with torch.enable_grad():
                 loss = self._run(closure) if self._watches_closures else closure()
         self._outside_watch("step")  # a closure may end it, as Lightning's does
+        self._effect.unseen(self, self._follows and not self._micro_batches)
         if self._micro_batches:
             self._before_step()
+        skipped = self._state.skipped
         if not self._state.active:
             bare_step(self.base)
         else:
             with torch.no_grad():
                 scaled_step(self.base, self._preconditioner_state)
+        self._effect.stepped(self, self._without_effect(self._state.skipped > skipped))
         if not self._published:
             self._publish()
         return loss
+
+    def _without_effect(self, skipped: bool) -> str | None:
+        """Why the step just made has changed nothing; None if it has changed something."""
+        grads = [p.grad for p in self._params()]
+        if all(g is None for g in grads):
+            return self._effect.missing()
+        if not self._state.active:  # the base's own step, of which nothing is known
+            return None
+        if skipped:
+            return not_finite(self.param_groups)
+        if all_zero(grads):
+            return ZERO
+        return NO_RATE if self._state.step == 0 else None
+
+    @property
+    def _follows(self) -> bool:
+        """Whether training passes were seen since the last `update`: more are expected."""
+        began = self._state.steps_at_build
+        return self._state.steps > (0.0 if math.isnan(began) else began)
 
     @property
     def _watches_closures(self) -> bool:
@@ -152,7 +181,7 @@ class Wrapper(CurvatureOptimizer):
         if len(signs) > 1:
             raise ValueError("expected all groups to minimise, or all to maximise")
         self._preconditioner_state.check_sizes(params)
-        minimised = (lambda batch: -loss(batch)) if signs.pop() else loss
+        minimised = (lambda batch: -scalar(loss(batch))) if signs.pop() else loss
         return Hessian(minimised, params, batches, **options)
 
     def _check_rates(self) -> None:
@@ -177,15 +206,24 @@ class Wrapper(CurvatureOptimizer):
         self._published = all(ready)
 
     def state_dict(self) -> dict[str, Any]:
-        """The base's state and groups, and for each parameter the directions, gains and scalars."""
+        """The base's state and groups; for each parameter directions, gains and scalars; and batches that wait for an estimate.
+
+        While `observe` gathers batches for its next estimate they are under "curvature_pool", so that a run goes on from any
+        step bit for bit. `torch.load` with weights_only=True reads tensors in tuples, lists and dicts alone: batches that hold
+        anything else, such as dataclasses, are left out, and a run that resumes there waits for new ones.
+        """
         base_state, params = self.state, self._params()
         own = zip(params, self._preconditioner_state.entries(params))
         both: Any = {**base_state, **{p: {**base_state.get(p, {}), **entries} for p, entries in own}}
         self.state = both
         try:
-            return super().state_dict()
+            found = super().state_dict()
         finally:
             self.state = base_state
+        if self._pool and all(map(is_plain, self._pool)):
+            # Copies: a view would be saved with all the data that it is a view of.
+            found[POOL] = [plain_map(lambda t: t.detach().clone(), batch) for batch in self._pool]
+        return found
 
     def _accept(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Give the base its part of a checkpoint, and hold back the wrapper's until the base has accepted its own."""
@@ -194,17 +232,19 @@ class Wrapper(CurvatureOptimizer):
         for name, p in zip(names, self._params()):
             self._preconditioner_state.check(name, p, own.get(name, {}))
         self._incoming = [own.get(name, {}) for name in names]
+        self._loaded_pool = list(state_dict.get(POOL, ()))
         return {**state_dict, "state": of_base}
 
     def _adopt(self, incoming: Any) -> None:
         """Take over what was learnt; if there is nothing, learning rates are those of the bare base."""
         self.reset()
         self._preconditioner_state.adopt(self.param_groups, incoming)
+        self._pool, self._loaded_pool = self._loaded_pool, []
         if not any(incoming):
             self._state.base_rate = made_with_rate(self.param_groups)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("base", "rank", "blocks", "_preconditioner_state")
+        names = ("base", "rank", "blocks", "_preconditioner_state", "_pool", "_loaded_pool")
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in names}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

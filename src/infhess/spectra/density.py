@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess._checks import count, finite, finite_number, generator_on
+from infhess._checks import count, finite, finite_number, generator_on, share
 from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import Source, as_source
@@ -70,7 +70,8 @@ def density(
 
     """
     source = as_source(source)
-    finite_number(atol, "atol", least=0.0, strict=True)
+    atol = share(atol, "atol")
+    zero = None if zero is None else finite_number(zero, "zero", least=0.0)
     generator_on(generator)
     generator = generator or torch.Generator().manual_seed(0)
     m = min(DIRECTIONS if directions is None else count(directions, "directions"), source.size)
@@ -89,7 +90,6 @@ def density(
         M = grown
     if math.isnan(error):
         warnings.warn(UNKNOWN, stacklevel=2)
-    zero = None if zero is None else finite_number(zero, "zero", least=0.0)
     cost = source.products - products, source.data_points - data_points
     return _density(law, zero, error, sample.points, cost, stopped)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,12 +50,26 @@ def room_for(start: Tensor, least: int, most: int, memory: int | None, exact: bo
         return Room(most, torch.bfloat16)
     fits = memory // (N * width) - 1
     if fits < least:
-        wanted = _bytes(N, least, width, 0)
-        raise ValueError(
-            f"memory: expected at least {wanted:,} bytes for {least} directions of {N:,} numbers, got {memory:,}; "
-            "raise it, or ask for a smaller k"
-        )
+        raise _too_little(memory, least_bytes(start, least), f"{least} directions of {N:,} numbers")
     return Room(min(most, fits), torch.bfloat16, on_disk=True)
+
+
+def divided(memory: int, least: Sequence[int]) -> list[int]:
+    """Memory for several matrices at once, in proportion to the least bytes that each of them needs."""
+    if memory < sum(least):
+        raise _too_little(memory, sum(least), f"the directions of {len(least)} layers")
+    return [memory * own // sum(least) for own in least]
+
+
+def least_bytes(start: Tensor, directions: int) -> int:
+    """What so many directions take in memory, and the one to come."""
+    return _bytes(len(start), directions, start.dtype.itemsize, 0)
+
+
+def _too_little(memory: int, wanted: int, what: str) -> ValueError:
+    return ValueError(
+        f"memory: expected at least {wanted:,} bytes for {what}, got {memory:,}; raise it, or ask for a smaller k"
+    )
 
 
 def _bytes(N: int, most: int, width: int, held: int) -> int:

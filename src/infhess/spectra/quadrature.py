@@ -10,7 +10,7 @@ from torch import Tensor
 
 from infhess._checks import column_norms
 
-# Clip for the free entry of a Radau matrix: it moves a node at x by less than this fraction of the spectrum's width.
+# Clip for the free entry of a Radau matrix: it moves a node at x by less than 1/FAR of the spectrum's width.
 FAR = 1e8
 # A node within this many rounding errors of the products counts as being at x.
 ROUNDINGS = 1e2

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from infhess.curvature import BatchSource, Source
-from infhess.curvature.frozen import whole
+from infhess.curvature.frozen import Whole, whole
+from infhess.curvature.selection import Layer, products_of_layers
+from infhess.spectra.held import CHUNKS
 from infhess.spectra.krylov import Krylov
 from infhess.spectra.ritz import Ritz, ritz
 
@@ -34,6 +38,14 @@ class Plan:
     memory: int | None = None
 
 
+class Task(NamedTuple):
+    """A matrix, what is wanted of it, and the first direction."""
+
+    source: Source
+    plan: Plan
+    start: Tensor
+
+
 @dataclass(frozen=True)
 class Round:
     """Directions, their Ritz pairs, the top k vectors, and why the rounds stop here (or continue)."""
@@ -43,6 +55,7 @@ class Round:
     vectors: Tensor
     number: int
     stopped: str
+    grown: int = 0  # data per direction of a further round
 
 
 class Cost:
@@ -62,48 +75,76 @@ class Cost:
         return self.source.data_points - self.points_before
 
 
-def rounds(source: Source, plan: Plan, start: Tensor) -> Iterator[Round]:
+def rounds(task: Task) -> Iterator[Round]:
     """Only the last round counts: pooling rounds, whose number depends on the data, would be biased."""
-    cost, number, data = Cost(source), 0, plan.data
+    source, plan, start = task
+    cost, number = Cost(source), 0
     population = source.stream.population if isinstance(source, BatchSource) else None
     while True:
         number += 1
-        exact = population is not None and data[0] >= population and plan.span[0] < plan.span[1]
-        # Without noise only more directions improve values, so more are allowed.
-        span = plan.span[0], (2 if exact else 1) * plan.span[1]
-        krylov = explore(source, plan.k, start, data, *span, plan.memory)
-        errors = ritz(krylov)
-        vectors = krylov.Q[: len(krylov)].mT @ errors.weights[:, : plan.k].to(krylov.Q)
-        width = width_of(errors, plan.k)
-        grown = grown_data(krylov.points[0] or data[0], width, plan.rtol, population)
-        everything = bool((krylov.population_factor[: len(krylov)] == 0).all())
-        if not krylov.noise_is_known:
-            warnings.warn(UNKNOWN, stacklevel=2)
-        stopped = why(width, plan.rtol, everything, cost, plan.budget, len(krylov) * grown)
-        yield Round(krylov, errors, vectors, number, stopped)
-        if stopped != "goes on":
+        least, most = plan.span
+        if population is not None and plan.data[0] >= population and least < most:
+            most *= 2  # without noise only more directions improve values, so more are allowed
+        (krylov,) = explore([Task(source, replace(plan, span=(least, most)), start)])
+        found = as_round(krylov, plan, cost, number, population)
+        yield found
+        if found.stopped != "goes on":
             return
-        data, start = (grown, data[1]), vectors.sum(1)
+        plan, start = replace(plan, data=(found.grown, plan.data[1])), found.vectors.sum(1)
 
 
-def explore(
-    source: Source, k: int, start: Tensor, data: tuple[int, int], least: int, most: int, memory: int | None = None
-) -> Krylov:
-    """Add directions until the top k Ritz values are as good as their noise allows, between `least` and `most`.
+def as_round(krylov: Krylov, plan: Plan, cost: Cost, number: int = 1, population: int | None = None) -> Round:
+    """The Ritz pairs of these directions, and whether they call for a further round."""
+    errors = ritz(krylov)
+    vectors = krylov.Q[: len(krylov)].mT @ errors.weights[:, : plan.k].to(krylov.Q)
+    width = width_of(errors, plan.k)
+    grown = grown_data(krylov.points[0] or plan.data[0], width, plan.rtol, population)
+    everything = bool((krylov.population_factor[: len(krylov)] == 0).all())
+    stopped = why(width, plan.rtol, everything, cost, plan.budget, len(krylov) * grown)
+    return Round(krylov, errors, vectors, number, stopped, grown)
 
-    `data` is what each is averaged over: at least that many points and batches. If that is all of the data, it is kept, and
-    this is Lanczos on the full data.
+
+def explore(tasks: Sequence[Task]) -> list[Krylov]:
+    """Add directions to each until its top k Ritz values are as good as their noise allows, within `plan.span`.
+
+    Several tasks are for layers of one source: each step reads its data once for all of them. If `plan.data`, which each
+    direction is averaged over, is all of the data of a single task, it is kept, and this is Lanczos on the full data.
     """
-    held = whole(source, data[0], *(() if memory is None else (memory,)))
-    krylov = Krylov(start, min(max(most, k), source.size), max(k, 1), memory, exact=held is not None)
-    try:
-        while krylov.multiply(source, *data, held):
-            if len(krylov) >= least and ritz(krylov).converged(k):
-                break
-        krylov.fill()
-    finally:
-        krylov.close()
-    return krylov
+    source, plan, _ = tasks[0]
+    limit = () if plan.memory is None else (plan.memory,)
+    held = whole(source, plan.data[0], *limit) if len(tasks) == 1 else None
+    with ExitStack() as files:
+        live = list[tuple[Task, Krylov]]()
+        for task in tasks:
+            most = min(max(task.plan.span[1], task.plan.k), task.source.size)
+            krylov = Krylov(task.start, most, task.plan.k, task.plan.memory, exact=held is not None)
+            files.callback(krylov.close)
+            live.append((task, krylov))
+        found = [krylov for _, krylov in live]
+        while live:
+            room = _step(live, held)
+            live = [one for one, more in zip(live, room) if more and not _is_enough(*one)]
+        for krylov in found:
+            krylov.fill()
+    if not all(krylov.noise_is_known for krylov in found):
+        warnings.warn(UNKNOWN, stacklevel=2)
+    return found
+
+
+def _step(live: Sequence[tuple[Task, Krylov]], held: Whole | None) -> list[bool]:
+    """Add one direction to each; whether there is room for another."""
+    source, plan, _ = live[0][0]
+    if len(live) == 1:
+        return [live[0][1].multiply(source, *plan.data, held)]
+    before = source.data_points
+    layers = [(cast(Layer, task.source), krylov.direction) for task, krylov in live]
+    draws = products_of_layers(layers, plan.data[0], CHUNKS, plan.data[1])
+    read = source.data_points - before
+    return [krylov.take(draw, read) for (_, krylov), draw in zip(live, draws)]
+
+
+def _is_enough(task: Task, krylov: Krylov) -> bool:
+    return len(krylov) >= task.plan.span[0] and ritz(krylov).converged(task.plan.k)
 
 
 def width_of(errors: Ritz, k: int) -> float:

@@ -1,31 +1,25 @@
-"""The top of the spectrum of the full-data matrix, from mini-batches, with intervals."""
+"""Eigenvalues with their intervals, and the curvature along their vectors on fresh data."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from infhess._checks import count, finite_number, generator_on
-from infhess._drain import drains
+from infhess._checks import count
 from infhess._precision import full_precision
-from infhess._random import normal
-from infhess.curvature import BatchSource, Source, as_source
+from infhess.curvature import BatchSource, Source
 from infhess.curvature.selection import Layer
-from infhess.spectra.estimate import Estimate
 from infhess.spectra.faces import ValuesFace
 from infhess.spectra.ritz import Ritz
-from infhess.spectra.rounds import NOT_FINITE, UNKNOWN, Cost, Plan, rounds
+from infhess.spectra.rounds import NOT_FINITE, UNKNOWN, Cost
 from infhess.spectra.student import probability, skewed_mean, weighted_mean
 
-LEAST_POINTS = 128  # per direction; with fewer the spread over chunks is too uncertain
 FRESH_POINTS, FRESH_GROUPS = 256, 32
-BUDGET = 2**20
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,11 +30,13 @@ class Along(ValuesFace):
     >>> x = torch.randn(1024, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([3.0, 1.0, 0.1])
     >>> w = torch.zeros(3, requires_grad=True)
     >>> source = infhess.Hessian(lambda x: (x @ w).square().mean() / 2, [w], x[:512].split(32))
-    >>> along = spectrum(source, k=1, points=64).along(x[512:].split(32), points=256)
+    >>> along = infhess.spectrum(source, k=1, points=64).along(x[512:].split(32), points=256)
     >>> low, high = along.interval(0.95)
     >>> bool(low < along.values), bool(along.values < high), along.data_points
     (True, True, 256)
     """
+
+    what = "curvature along the vector"
 
     values: Tensor
     std: Tensor
@@ -70,7 +66,7 @@ class Spectrum(ValuesFace):
         memory: bytes of the directions and of what is kept of their products.
 
     >>> import torch, infhess
-    >>> found = spectrum(torch.diag(torch.arange(1.0, 9.0)), k=2)
+    >>> found = infhess.spectrum(torch.diag(torch.arange(1.0, 9.0)), k=2)
     >>> [round(v, 3) for v in found.values.tolist()], found.resolved.tolist(), found.vectors.shape
     ([8.0, 7.0], [True, True], torch.Size([8, 2]))
     >>> low, high = found.interval(0.95)
@@ -134,69 +130,6 @@ class Spectrum(ValuesFace):
         return {**self.__dict__, "_source": None}
 
 
-@full_precision
-def spectrum_rounds(
-    source: Any,
-    k: int = 10,
-    rtol: float | None = None,
-    *,
-    points: int | None = None,
-    directions: int | None = None,
-    budget: int | None = None,
-    memory: int | None = None,
-    generator: torch.Generator | None = None,
-) -> Iterator[Spectrum]:
-    """`spectrum`, one round at a time. Each round stands alone: pooling rounds, whose number depends on the data, is biased.
-
-    >>> import torch, infhess
-    >>> x = torch.randn(4096, 5, generator=torch.Generator().manual_seed(0))
-    >>> w = torch.zeros(5, requires_grad=True)
-    >>> source = infhess.Hessian(lambda x: (x @ w).square().mean() / 2, [w], x.split(32))
-    >>> points = [found.data_points for found in spectrum_rounds(source, k=1, rtol=0.05)]
-    >>> len(points) > 1, points == sorted(points)  # more data in each round, until the interval is narrow enough
-    (True, True)
-    """
-    source = as_source(source)
-    plan = planned(source, k, rtol, points, directions, budget, memory)
-    generator_on(generator)
-    start = normal(source.size, like=source.like, generator=generator or torch.Generator().manual_seed(0))
-    return _spectra(source, plan, start)
-
-
-def planned(
-    source: Source,
-    k: int,
-    rtol: float | None = None,
-    points: int | None = None,
-    directions: int | None = None,
-    budget: int | None = None,
-    memory: int | None = None,
-) -> Plan:
-    """The arguments of `spectrum`, checked, with defaults filled in."""
-    k = count(k, "k", source.size)
-    if rtol is not None:
-        finite_number(rtol, "rtol", least=0.0, strict=True)
-    data = (LEAST_POINTS, 2) if points is None else (count(points, "points"), 1)
-    span = (2 * k + 6, 4 * k + 16) if directions is None else (count(directions, "directions"),) * 2
-    if span[1] < k:
-        raise ValueError(f"directions: expected at least k = {k}, got {directions}")
-    most = BUDGET if budget is None else count(budget, "budget")
-    return Plan(k, rtol, most, data, span, None if memory is None else count(memory, "memory"))
-
-
-def _spectra(source: Source, plan: Plan, start: Tensor) -> Iterator[Spectrum]:
-    cost = Cost(source)
-    for found in rounds(source, plan, start):
-        yield as_spectrum(found.errors, found.vectors, cost, found.number, found.stopped, source, found.krylov.bytes)
-
-
-@full_precision
-@drains(spectrum_rounds)
-def spectrum(_found: Iterator[Spectrum]) -> Spectrum:
-    """The last round: the k largest eigenvalues of the full-data matrix behind a source, with error bars."""
-    return list(_found)[-1]
-
-
 def as_spectrum(
     errors: Ritz, vectors: Tensor, cost: Cost, number: int, stopped: str, source: Source, memory: int
 ) -> Spectrum:
@@ -225,29 +158,3 @@ def _fresh(source: Source | None, batches: Any) -> Source:
         return source.fresh(batches)
     wanted = "a source (pickling has left the loss behind)" if source is None else "fresh batches, or a source"
     raise TypeError(f"along: expected {wanted}, got {type(batches).__name__}")
-
-
-@full_precision
-def largest(
-    source: Any, rtol: float | None = None, *, budget: int | None = None, generator: torch.Generator | None = None
-) -> Estimate:
-    """The largest eigenvalue of the full-data matrix; `.upper(0.99)` is a bound for choosing a safe step length.
-
-    >>> import torch
-    >>> round(largest(torch.diag(torch.arange(1.0, 9.0))).value, 3)
-    8.0
-    """
-    found = spectrum(source, 1, rtol, budget=budget, generator=generator)
-    return Estimate(
-        float(found.values[0]), float(found.std[0]), found.products, found.data_points,
-        partial(_interval_of_largest, found._ritz), partial(_upper_of_largest, found._ritz),
-    )  # fmt: skip
-
-
-def _interval_of_largest(found: Ritz, level: float) -> tuple[float, float]:
-    low, high = found.interval(level)
-    return float(low[0]), float(high[0])
-
-
-def _upper_of_largest(found: Ritz, level: float) -> float:
-    return float(found.upper(level)[0])

@@ -15,8 +15,9 @@ from infhess._precision import full_precision
 from infhess._random import normal
 from infhess.curvature import BatchSource, Source, as_source
 from infhess.spectra.anchor import Anchor
-from infhess.spectra.rounds import Cost, Plan, Round, rounds, width_of
-from infhess.spectra.spectrum import Spectrum, as_spectrum, planned
+from infhess.spectra.eigenvalues import planned
+from infhess.spectra.rounds import Cost, Task, rounds, width_of
+from infhess.spectra.spectrum import Spectrum, as_spectrum
 
 WARM = "warm start"
 # Most warm updates in a row: after these, what lies outside the tracked vectors is estimated afresh.
@@ -146,7 +147,7 @@ class Tracker:
         start = unit(normal(source.size, like=source.like, generator=self._generator))
         if self._last is not None:
             start = start + unit(self._last.vectors.sum(1))
-        last = _last_round(source, self.plan, start)
+        *_, last = rounds(Task(source, self.plan, start))
         self._anchor = None  # free its memory before the next anchor takes as much
         if isinstance(source, BatchSource):
             self._anchor = Anchor(source, last.krylov, last.errors, self.plan.k)
@@ -203,11 +204,6 @@ def unit(v: Tensor) -> Tensor:
     """v/|v|."""
     length: Tensor = torch.linalg.vector_norm(v)
     return v / length.clamp(min=torch.finfo(v.dtype).tiny)
-
-
-def _last_round(source: Source, plan: Plan, start: Tensor) -> Round:
-    *_, last = rounds(source, plan, start)
-    return last
 
 
 def _moment(found: Spectrum, step: int, rate: float | None, why: str) -> Moment:

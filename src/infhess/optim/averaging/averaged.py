@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from infhess.curvature.flat import real
 from infhess.optim import sharded
 from infhess.optim.averaging.batch_norm import KeptBatches, Statistics
 from infhess.optim.checkpoint import CurvatureOptimizer, Loss, params_of
+from infhess.optim.rate.group_options import without_auto
 from infhess.optim.rate.live import Live
 from infhess.optim.rate.prober import Prober
 from infhess.optim.rate.rate_state import RateState
@@ -37,6 +39,9 @@ class AveragingOptimizer(CurvatureOptimizer):
     z and x are part of the optimizer's state, so checkpoints do not depend on which weights are in the model. A parameter
     gets its state when it first trains; frozen parameters have none.
     """
+
+    _betas: Sequence[float] = ()  # β₁ of each group at the last step
+    _made_with = 0.0  # the largest `lr` that a group was made with
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self._prober = Prober(SCALINGS[defaults["scaling"]].rule)
@@ -62,9 +67,26 @@ class AveragingOptimizer(CurvatureOptimizer):
     def _rate_state(self) -> RateState:
         return self._prober.state
 
+    @property
+    def _scale(self) -> float:
+        """The largest factor that the user or a scheduler has set on the rate."""
+        return max(float(group["lr"]) for group in self.param_groups)
+
+    @property
+    def _ready(self) -> bool:
+        """Whether D is known: a scaling may learn it from a first gradient, in a step that moves nothing."""
+        return not math.isnan(self._rate_state.rate) or self._scaling.ready(self.state.values())
+
+    @property
+    def _probes(self) -> bool:
+        """Whether curvature is probed at the coming step."""
+        return self._rate_state.due and self._ready
+
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; its average begins with the next step."""
+        without_auto(param_group)
         super().add_param_group(param_group)
+        self._made_with = max(self._made_with, float(self.param_groups[-1]["lr"]))
         self._find_sharded()
         for p in self.param_groups[-1]["params"]:
             if p.requires_grad:
@@ -92,6 +114,9 @@ class AveragingOptimizer(CurvatureOptimizer):
                     owns[i] = self.state[p] = self._fresh(p)
             self._publish()
         return part._replace(owns=owns, ages=ages)
+
+    def _kept_as(self, p: Tensor) -> torch.dtype:
+        return torch.promote_types(super()._kept_as(p), torch.float32)
 
     # ---- the averaged weights
 
@@ -142,7 +167,11 @@ class AveragingOptimizer(CurvatureOptimizer):
 
     @full_precision
     def resume(self) -> None:
-        """Put the training weights into the model: for checkpoints whose model file holds the averaged weights."""
+        """Put the training weights into the model: for checkpoints whose model file holds the averaged weights.
+
+        Training then goes on bit for bit. BatchNorm's running statistics stay those of the file, which training does not use;
+        they follow the training weights within some batches, and `averaged` and `finish` compute their own.
+        """
         self._outside("resume")
         betas = {p: group["betas"] for group in self.param_groups for p in group["params"]}
         for p, own in self._trained():

@@ -50,6 +50,7 @@ class ControllerState(Scalars):
     skipped: float = 0.0  # steps skipped since the last report because a gradient was not finite
     rank_noted: float = 0.0  # 1 once the user was told that the rank is not used
     rate_limit: float = math.inf  # from the noise of gradients at the last build of P, without noise-dominated steps
+    largest_gradient: float = 0.0  # |g| in nets, the largest over all probes
 
     def start_over(self) -> None:
         """Reset what the controllers track after an `update`."""

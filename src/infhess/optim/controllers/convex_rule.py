@@ -27,7 +27,8 @@ class ConvexRule:
     spike: float = 10.0  # a gradient this many times longer than at any probe triggers a probe
     remembered: int = 8  # probes in the running mean of the curvature
     first_probes: int = 4  # probes after a build that set the reference for drift; one alone is off by a factor of ten
-    held: int = 2  # probes after a build at which the step length is checked by backtracking
+    held: int = 2  # probes after a build at which the step length is always checked by backtracking
+    raised: float = 2.0  # later it is checked if curvature on the batch is below the mean by this factor
     many: int = 128  # batches above this many points are probed less often and with fewer iterations
     at_build: tuple[int, int] = (2, 6)  # Lanczos iterations right after a build: large batches, small batches
     later: tuple[int, int] = (1, 4)  # the same at later probes
@@ -103,7 +104,7 @@ def _build_is_due(c: Context) -> bool:
 def _build(c: Context) -> Decision:
     """Build P² from the pool; measure its step on the present batch, which is not in the pool."""
     n, pool, source = c.state, list(c.pool), c.source
-    c.pool.clear()
+    c.pool.clear()  # whatever comes of it: the next estimate has batches of its own
     steps, first = min(_directions(n.read, c.rank), source.size), not n.built_at > 0
     known = None if first or c.adaptive else c.scaling.blocks[0].U
     found = blocked(source, pool, _pool_size(c), steps, c.root(source.local(c.batch).gradient()), known)
@@ -112,7 +113,7 @@ def _build(c: Context) -> Decision:
         note = "negative curvature was seen: from here on the learning rate alone is followed"
         return Decision(values=found.values, notes=(note,))
     local = source.local(c.batch)
-    # If this fails, nothing has been changed yet.
+    # If this fails, P² and the step stay as they were; the pool is gathered anew.
     value = largest_curvature(source, local, found.scaling, RULE.at_build[c.points <= RULE.many])
     n.rate_limit = n.rate_limit if first else noise_limit(c, local, found.scaling) * _noise_brake(n)
     n.built_at, n.steps_at_build, n.probes, n.squares, n.longest = n.read, n.steps, 0, 0.0, 0.0
@@ -125,8 +126,9 @@ def _probe(c: Context, scaling: Scaling, iterations: int) -> Largest:
     local = c.source.local(c.batch)
     found = largest_curvature(c.source, local, scaling, iterations)
     rate = 1 / found.value
-    trusted = c.state.probes >= RULE.held or found.negative
-    _note(c, found, rate if trusted else backtracked(c.source, c.batch, local, scaling, rate))
+    n = c.state
+    trusted = n.probes >= RULE.held and found.value * RULE.raised > n.curvature
+    _note(c, found, rate if trusted or found.negative else backtracked(c.source, c.batch, local, scaling, rate))
     return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from infhess.curvature.batch_curvature import DoubleBackwardError
-from infhess.curvature.flat import length, real
+from infhess.curvature.flat import Flat, length, real
 from infhess.optim.base_optimizers import decay, direction, momentum_of
 from infhess.optim.controllers.context import SCALED, Context, Decision
 from infhess.optim.controllers.controller_state import ControllerState
@@ -89,7 +89,7 @@ def _bounded(c: Context, size: float) -> tuple[float, float]:
     """The rate, reduced if necessary, and the longest step, so that w neither jumps nor shrinks away."""
     n, share = c.state, _share(c) * size
     if c.adaptive:  # its steps have about the same length even if only a penalty acts
-        return (min(n.rate, share / n.longest) if n.longest > 0 else n.rate), math.inf
+        return (min(n.rate, share / n.longest) if n.longest > 0 else n.rate), share
     return (min(n.rate, RULE.shrink / n.shrinking) if n.shrinking > 0 else n.rate), share
 
 
@@ -109,7 +109,10 @@ def _probe(c: Context, size: float) -> tuple[Scaling | None, tuple[str, ...]]:
         return None, (f"a curvature probe was skipped: {error}",)
     # The first readings use a scaling that has just started, so they are forgotten fast.
     drift = FILTER.drift * max(1.0, RULE.settled / n.steps)
-    n.log_rate, n.log_rate_variance = filtered(n.log_rate, n.log_rate_variance, seen.log_ratio, drift)
+    n.largest_gradient, log_ratio = max(n.largest_gradient, seen.gradient), seen.log_ratio
+    if seen.gradient < RULE.evidence * n.largest_gradient:
+        log_ratio = min(log_ratio, n.log_rate)
+    n.log_rate, n.log_rate_variance = filtered(n.log_rate, n.log_rate_variance, log_ratio, drift)
     n.longest, notes = seen.direction, c.scaled_note(seen.gradient)
     if n.rate > 0:
         return None, notes
@@ -122,9 +125,8 @@ def _along(c: Context) -> tuple[Scaling, Reading]:
 
     Returns P², or the base's scaling at the coming step; and |g| of this batch alone, the length of the move, and the ratio.
     """
-    probe, gradients = c.probe, c.probe.own()
-    flat = probe.pieces[0].source.flat
-    own = flat.pack(gradients)
+    probe, flat = c.probe, Flat(c.params)  # a training pass knows only the parameters that train now
+    own = flat.pack(probe.own())
     g = c.gradient_beside(own)
     # Around SGD, P² as the last update left it; otherwise the base alone.
     standing = c.scaling if c.state.directions and not c.adaptive else identity([sum(numbers(c.params))], c.like)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,8 @@ NEGATIVE = 1e-3
 SMALL = 32
 # Mean curvature along a step in units of 1/rate: at most 1 on a quadratic, and e.g. 1.44 if curvature doubles on the way.
 MOST_ALONG = 1.4
+# A rise of the loss by less than this share of it counts as rounding, and a cut by a larger factor than this as well.
+ROUNDING, LEAST = 1e-6, 1e-12
 # Maximal number of times that a rate is divided by four.
 MOST_CUTS = 16
 
@@ -89,7 +92,10 @@ def check_gradient(along: float) -> None:
 def check_finite(product: float) -> None:
     """Check that a number computed from a product is finite."""
     if not product < math.inf:
-        raise ValueError("a product holds NaN or infinity; is the loss finite and smooth at this point?")
+        raise ValueError(
+            "a product holds NaN or infinity; is the loss finite and smooth at this point? in float16 it may overflow: use "
+            "bfloat16, or a smaller scale of the loss"
+        )
 
 
 def check_curvature(value: float) -> None:
@@ -107,22 +113,33 @@ def _extremes(T: Tensor, j: int) -> tuple[float, float]:
 
 
 def backtracked(source: Hessian, batch: Batch, local: BatchCurvature, scaling: Scaling, rate: float) -> float:
-    """The rate, divided by four until the mean curvature along the step is at most 1.4/rate.
+    """The rate, shortened until the mean curvature along the step is at most 1.4/rate and the loss of the batch falls.
 
     On a quadratic the first rate passes, at the cost of one gradient at the end of the step. Losses such as Poisson's can
-    have orders of magnitude more curvature there, for a step from zero.
+    have orders of magnitude more curvature there, for a step from zero. Where most points saturate there is hardly any at both
+    ends of a step, and the loss alone shows the bend between them.
     """
     before = local.gradient()
-    move = scaling(before)
-    length = dot(before, move) ** 0.5
+    loss, move = local.value, scaling(before)
+    slope = -dot(before, move)
     for _ in range(MOST_CUTS):
-        with shifted(source.flat, -rate * move):
-            try:
-                change = before - source.gradient_at(batch, local.seed)
-                value = dot(change, scaling(change)) ** 0.5 / (rate * length)
-            except ValueError:
-                value = math.inf
-        if value * rate <= MOST_ALONG:
+        bend, value = 1.0, math.inf
+        with shifted(source.flat, -rate * move), suppress(ValueError):  # where the loss is not finite
+            after, gradient = source.value_and_gradient(batch, local.seed)
+            change = before - gradient
+            value = (dot(change, scaling(change)) / -slope) ** 0.5 / rate
+            if after - loss > ROUNDING * abs(loss):
+                bend = max(tangents_meet(rate * slope, -rate * dot(gradient, move), after - loss), LEAST)
+        if value * rate <= MOST_ALONG and bend == 1.0:
             break
-        rate = max(rate / 4, 1 / value)
+        rate = min(max(rate / 4, 1 / value), bend * rate)
     return rate
+
+
+def tangents_meet(then: float, now: float, rise: float) -> float:
+    """The share of a step at which the tangents at its ends meet, by the slopes there and the rise of a convex loss along it.
+
+    If the loss along the step consists of two straight lines, this is their kink, which may be many orders of magnitude nearer
+    than the zero of the slope on a line through both slopes. On a quadratic it is a half. Less than one if the loss has risen.
+    """
+    return (now - rise) / (now - then)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from infhess.curvature.flat import flattened, real, widened
+from infhess.curvature.flat import flattened, length, real, widened
 from infhess.optim.base_optimizers import adaptive, bare_step, decayed, momentum_of, reference_rate
 from infhess.optim.checkpoint import finite, params_of
 from infhess.optim.controllers.controller_state import ControllerState
@@ -102,7 +102,10 @@ def _redirected_step(
     before = [None if g is None else p.detach().clone() for p, g in zip(params, grads)]
     decays = [decayed(base, group) for group in base.param_groups for _ in group["params"]]
     bare_step(base)
-    redirect(params, before, decays, preconditioner)
+    if state.directions:
+        redirect(params, before, decays, preconditioner)
+    else:
+        shorten(params, before, decays, state.limit)
 
 
 # ---- P² of each block
@@ -138,7 +141,7 @@ def redirect(params: list[Tensor], before: Grads, decays: Sequence[float], state
     """w ← before + R (I − U diag(gain) Uᵀ) R⁻¹ (w − before), in place, after a step of an optimizer that scales by R² itself.
 
     `before` is None for parameters that did not move. `decays` is the share of w that each parameter lost to weight decay,
-    which P leaves alone. No update is longer than the limit. Without directions only the limit applies.
+    which P leaves alone. No update is longer than the limit.
     """
     pairs, limit = zip(params, before, decays), state.controller.limit
     # Flat updates, without weight decay.
@@ -146,19 +149,28 @@ def redirect(params: list[Tensor], before: Grads, decays: Sequence[float], state
         None if b is None else _flat_and_wide(p.detach() - b).add_(_flat_and_wide(b), alpha=decay)
         for p, b, decay in pairs
     ]
-    if state.controller.directions:
-        for own, root in zip(state.blocks, _roots(state, params)):
-            d = _flat(moves, own)
-            out = torch.mv(own.basis.mT, own.taken * torch.mv(own.basis, d if root is None else d / root))
-            for i, part in zip(own.indices, torch.split(out if root is None else root * out, own.sizes)):
-                move = moves[i]
-                if move is not None and fits(move, len(part)):
-                    move -= part.to(move)
+    for own, root in zip(state.blocks, _roots(state, params)):
+        d = _flat(moves, own)
+        out = torch.mv(own.basis.mT, own.taken * torch.mv(own.basis, d if root is None else d / root))
+        for i, part in zip(own.indices, torch.split(out if root is None else root * out, own.sizes)):
+            move = moves[i]
+            if move is not None and fits(move, len(part)):
+                move -= part.to(move)
     moves = shortened(moves, [1.0] * len(moves), limit)[0] if limit < math.inf else moves
     for p, b, decay, move in zip(params, before, decays, moves):
         if move is not None and b is not None:
             target = real(b) * (1 - decay) + move.view_as(real(b)).to(real(b).dtype)
             p.detach().copy_(torch.view_as_complex(target) if p.is_complex() else target)
+
+
+def shorten(params: list[Tensor], before: Grads, decays: Sequence[float], limit: float) -> None:
+    """Pull w back towards `before`, in place, if a step without weight decay is longer than the limit."""
+    live = [(real(p.detach()), real(b), decay) for p, b, decay in zip(params, before, decays) if b is not None]
+    moved = [w - b * (1 - decay) if decay else w - b for w, b, decay in live]
+    size = length([moved]) if moved else 0.0
+    if not size <= limit:
+        for (w, b, decay), move in zip(live, moved):
+            w.copy_(b * (1 - decay) + move * (limit / size) if math.isfinite(size) else b)
 
 
 def _flat_and_wide(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from infhess.curvature.flat import real
 from infhess.curvature.no_side_effects import repeated
+from infhess.curvature.random_state import RandomState
 from infhess.optim import sharded
 from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import Reading, Scaled, dot
@@ -33,7 +34,7 @@ class DifferenceProbe:
         self,
         params: Sequence[Tensor],
         closure: Callable[[], object],
-        random_state: Tensor,
+        random_state: RandomState,
         distance: float,
         points: int,
     ) -> None:
@@ -64,7 +65,7 @@ class DifferenceProbe:
                 real(w).sub_(x, alpha=distance)
             for w in self.params:
                 w.grad = None
-            with repeated(self._random_state):
+            with repeated(self._random_state, self.params):
                 self._closure()
             return gradients(self.params)
         finally:

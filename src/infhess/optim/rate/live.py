@@ -34,6 +34,17 @@ def live(group: dict[str, Any]) -> Live:
     return Live(group, params, list(torch._foreach_neg(grads)) if group["maximize"] and grads else grads)
 
 
+def moving(parts: Sequence[Live], lengths: Sequence[float]) -> list[Live]:
+    """Without the parameters whose gradients are exactly zero, given their lengths: they do not move."""
+    if all(lengths):
+        return list(parts)
+    found, given = [], iter(lengths)
+    for part in parts:
+        chosen = [(p, g) for p, g, size in zip(part.params, part.grads, given) if size]
+        found += [Live(part.group, *map(list, zip(*chosen)))] if chosen else []
+    return found
+
+
 def gradients(params: Sequence[Tensor]) -> list[Tensor]:
     """`.grad` of each parameter; zeros where it is None."""
     return [torch.zeros_like(plain(sharded.local(p))) if p.grad is None else _gradient(p) for p in params]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch
 from infhess.curvature.flat import dense, real, shaped, widened
+from infhess.curvature.in_range import InRange
 from infhess.curvature.pooled import failed_somewhere
 from infhess.curvature.training_pass import TrainedHessian
 
@@ -31,12 +32,14 @@ class Reading(NamedTuple):
     gradient: float
     direction: float
     log_ratio: float
+    overflow: bool = False  # whether the gradient is finite, and the product is not
 
     @classmethod
     def of(cls, gradient: float, direction: float, along: float, across: float = math.nan) -> Reading:
         """A reading from gᵀDg (`along`) and hᵀDh (`across`)."""
         known = 0 < along < math.inf and 0 < across < math.inf
-        return cls(gradient, direction, 0.5 * (math.log(along) - math.log(across)) if known else math.nan)
+        log_ratio = 0.5 * (math.log(along) - math.log(across)) if known else math.nan
+        return cls(gradient, direction, log_ratio, 0 < along < math.inf and not math.isfinite(across))
 
 
 class MicroBatch:
@@ -109,8 +112,11 @@ class Probe:
         across = self.across(products, lambda x, y: sum(inner(i, a, b) for i, (a, b) in enumerate(zip(x, y))))
         return Reading.of(gradient, direction, along, across * self.factor(g, own) ** 2)
 
-    def measure(self, vectors: Sequence[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
-        """Products: one over all pieces if they are the whole step, else one per piece; and the gradient of the pieces."""
+    def measure(self, vectors: list[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
+        """Products: one over all pieces if they are the whole step, else one per piece; and the gradient of the pieces.
+
+        The list of vectors is taken over, and changed.
+        """
         found, own = self._agreed(lambda: self._measured(vectors))
         number, alone = max(len(self.pieces), 1), self._in_any(len(found) == 1)
         if not self.pieces:
@@ -120,13 +126,16 @@ class Probe:
             found = [reduce(_sum, found)]
         return [self._mean(h, number if alone else 1) for h in found], self._mean(own, number)
 
-    def _measured(self, vectors: Sequence[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
+    def _measured(self, vectors: list[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
         """Sums over the micro-batches of this process."""
         found: list[list[Tensor]] = []
         own: list[Tensor] = []
+        if not self.pieces:
+            return found, own
+        along = InRange(vectors, self.params)
         for piece in self.pieces:
             local = piece.local()
-            h = [plain(x) for x in piece.source.products_of(local, vectors)]
+            h = [plain(x) for x in along.product(partial(piece.source.products_of, local))]
             found = [_sum(found[0], h)] if found and self.whole else [*found, h]
             own = _sum(own, [plain(x) for x in local.gradients])
             if local.forward_trace.modules:
@@ -140,7 +149,7 @@ class Probe:
 
     def take_part(self) -> None:
         """Join the all-reduces of the other processes with zeros, in a process without data."""
-        self.measure(())
+        self.measure([])
         self._in_any(False)
 
     def _mean(self, sums: list[Tensor], number: int) -> list[Tensor]:

@@ -24,13 +24,18 @@ from infhess.optim.rate.live import gradients
 from infhess.optim.rate.probe import MicroBatch, Probe, Reading
 from infhess.optim.rate.rate_state import RateState
 from infhess.optim.rate.settings import RateFreeRule
-from infhess.optim.reports import RateReport
+from infhess.optim.reports import Rate, RateReport
 from infhess.optim.scalings.scaler import Scaler
 
 # If the length of the gradient has changed by more than this since the probe, it was clipped or added to: read again.
 CHANGED = 1e-4
 # Fields that keep their newest values when a probe is read again: reports and `observe` have changed them since.
 KEPT = ("observed", "observed_at", "shortened", "skipped", "bounded", "waiting")
+NOTHING = "there was no gradient, or no curvature along it, on this batch"
+OVERFLOW = (
+    "the gradient is finite, but its product with the Hessian holds NaN or infinity; in float16 use bfloat16 instead, or a "
+    "GradScaler with a smaller scale; otherwise look for a point where the loss is not smooth"
+)
 AnyProbe = Probe | DifferenceProbe
 Read = Callable[[AnyProbe], Reading]  # probe along the optimizer's present gradients and scaling
 
@@ -56,7 +61,7 @@ class Prober:
         self.probe: AnyProbe | None = None
         self.micro_batches, self.tokens, self.state.observed = 0, 0, 0.0
         self._before: RateState | None = None  # the state before this step's probe
-        self._probed = math.nan  # |g| at that probe
+        self._probed = self._direction = math.nan  # |g| and |Dg| at that probe
 
     def expects(self, sizes: Callable[..., tuple[int, int]], *given: Any) -> bool:
         """Count a micro-batch, with its numbers of points and of tokens; return whether the coming step probes curvature."""
@@ -131,11 +136,12 @@ class Prober:
             self.cost = probe.cost
         seen = all_reduce_mean([state.observed, float(self.tokens)], probe.params[0].device)
         state.count_points(*(world_size() * number for number in seen))
-        self._probed = reading.gradient
+        self._probed, self._direction = reading.gradient, reading.direction
         state.begin(sharded.size_of(probe.params), reading.direction)
+        state.length_read = max(reading.direction, state.length if state.length > 0 else 0.0)
         if math.isnan(reading.log_ratio):
-            raise NothingToReadError("there was no gradient, or no curvature along it, on this batch")
-        state.see(reading.log_ratio)
+            raise NothingToReadError(OVERFLOW if reading.overflow else NOTHING)
+        state.see(reading.log_ratio, reading.gradient / math.sqrt(max(numbers_of(probe.params), 1)))
 
     def finish(self, gradient: float, read: Read, params: Sequence[Tensor]) -> RateReport | None:
         """The step is made with a gradient of this length: probe again if it was clipped, unscaled or added to since.
@@ -153,6 +159,13 @@ class Prober:
             self.reset()
         self.state.micro_batches = micro_batches
         return report
+
+    def coming(self, scale: float) -> Rate:
+        """The rate of the coming step, without the factor `scale`, if its gradient is the one just probed."""
+        ahead, params = copy(self.state), [] if self.probe is None else self.probe.params
+        if params and not math.isnan(ahead.rate):
+            ahead.advance(self._direction, sharded.size_of(params), scale)
+        return ahead.uncertain
 
     def expect_of_all(self) -> None:
         """A probe is due in all processes: one with nothing to probe reports that, so that the others do not wait for it."""
@@ -178,8 +191,7 @@ def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_sta
     """Probe along Dg, with D and g of the coming step: g is `.grad`, or the batch's own gradient before there is any."""
     params = probe.params
     g = probe.own() if isinstance(probe, Probe) and all(p.grad is None for p in params) else gradients(params)
-    numbers = sum(real(p.detach()).numel() for p in params)
-    rate_state.measure(sharded.length_of([(g, params)]) / max(numbers, 1) ** 0.5)
+    rate_state.measure(sharded.length_of([(g, params)]) / max(numbers_of(params), 1) ** 0.5)
     unit = rate_state.gradient
     found = {p: (group["betas"][1], unit * float(group["eps"])) for group in groups for p in group["params"]}
     options = [found[p] for p in params]
@@ -191,3 +203,8 @@ def read(probe: AnyProbe, groups: list[dict[str, Any]], scaler: Scaler, rate_sta
         return scaler.form(params[i], *options[i], g[i], x, y)
 
     return probe.read(g, scaled, form) if isinstance(probe, Probe) else probe.read(g, scaled)
+
+
+def numbers_of(params: Sequence[Tensor]) -> int:
+    """How many real numbers these parameters hold."""
+    return sum(real(p.detach()).numel() for p in params)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infhess.optim.checkpoint import Scalars
 from infhess.optim.rate.kalman import filtered
@@ -24,12 +24,12 @@ class RateState(Scalars):
     steps_at_probe: float = 0.0  # the number of that step
     slow: float = 0.0  # 1 once η has reached what curvature allows
     largest: float = 0.0  # max η so far
-    weight: float = 0.0  # Σ max η², for the average
+    weight: float = 0.0  # Σ s m², for the average: m is max η, s the factor of a schedule
     length: float = math.nan  # usual length of Dg
     points: float = 0.0  # data points per step, a moving average; 0 if unknown
     observed: float = 0.0  # data points seen by `observe` since the last step, if a probe is due
     observed_at: float = 0.0  # the step for which `observe` was last called
-    gradient: float = 0.0  # |g|/√n at the last probe, or the largest over all probes; the unit of ε
+    gradient: float = 0.0  # |g|/√n the largest over all probes; the unit of ε
     # Since the last report, steps that were shortened, skipped for a gradient that is not finite, bounded by a share of |w|,
     # and not made because no gradient was seen yet.
     shortened: float = 0.0
@@ -44,6 +44,12 @@ class RateState(Scalars):
     )
     noisy: float = 0.0  # number of steps with a positive lead, which noise dominates
     tokens: float = 0.0  # tokens per step, a moving average; the number of points where there are none
+    length_read: float = math.nan  # |Dg| at the last curvature probe, or its usual length then if that is larger
+    scale: float = 1.0  # factor on η at the last step, by the user or a schedule
+    usual: float = math.nan  # usual |g| of a step
+    usual_read: float = math.nan  # the same at the last probe
+    most_usual: float = 0.0  # the largest value of it since the start
+    started_over: float = 0.0  # how often training did so since the last report
 
     rule = RATE_FREE  # depends on the scaling in use; without an annotation it is not part of a checkpoint
 
@@ -54,14 +60,53 @@ class RateState(Scalars):
         grown = t <= self.rule.early and self.rate > self.rule.grown * self.rate_at_probe
         blind = math.isnan(self.log_rate) and t.is_integer() and int(t).bit_count() == 1  # 1, 2, 4, 8, …
         late = t - self.steps_at_probe >= min(self.rule.every, self.rule.share * t)
-        return math.isnan(self.rate) or blind or t <= self.rule.first_probes or late or grown
+        unread = self.length > self.rule.longer * self.length_read
+        return math.isnan(self.rate) or blind or t <= self.rule.first_probes or late or grown or unread
 
     def probed(self) -> None:
         """Record that curvature was probed, whether or not anything could be read."""
-        self.rate_at_probe, self.steps_at_probe = self.rate, self.steps + 1
+        self.rate_at_probe, self.steps_at_probe, self.usual_read = self.rate, self.steps + 1, self.usual
 
-    def see(self, log_ratio: float) -> None:
-        """Filter one reading: the logarithm of √(gᵀDg/hᵀDh). Where growth has no bound, it sets the rate."""
+    def follow(self, gradient: float) -> bool:
+        """Follow the usual |g|; return whether training is to start over, since gradients are unlike those that were read.
+
+        One long gradient hardly counts. But y is close to the average x, so that if gradients at y are many times longer than
+        they were at the last probe, and as long as in the beginning, x itself no longer fits the data: the data, or the loss,
+        is another one. Neither the rate nor the average has anything to say about that.
+        """
+        usual = self.usual if self.usual > 0 else gradient
+        self.usual = usual + (1 - self.rule.memory) * (min(gradient, self.rule.longer * usual) - usual)
+        self.most_usual = max(self.most_usual, self.usual)
+        jumped = self.usual > self.rule.unlike * self.usual_read
+        watched = self.observed_at == self.steps + 1  # otherwise no probe would follow
+        return jumped and watched and self.usual > self.most_usual / self.rule.unlike
+
+    def afresh(self) -> RateState:
+        """A state before the first step, which still knows what batches are like, and how long gradients are."""
+        kept = (
+            "points",
+            "tokens",
+            "micro_batches",
+            "differences",
+            "usual",
+            "shortened",
+            "skipped",
+            "bounded",
+            "waiting",
+        )
+        new = replace(RateState(), **{name: getattr(self, name) for name in kept})
+        new.rule, new.most_usual, new.started_over = self.rule, self.usual, self.started_over + 1
+        new.observed_at = -1.0  # training passes were seen
+        return new
+
+    def see(self, log_ratio: float, gradient: float = math.inf) -> None:
+        """Filter one reading: the logarithm of √(gᵀDg/hᵀDh). Where growth has no bound, it sets the rate.
+
+        `gradient` is the root mean square of g. Once it is tiny beside the largest so far, it is rounding or soon will be: that
+        is no evidence for a larger rate.
+        """
+        if gradient < self.rule.evidence * self.gradient:
+            log_ratio = min(log_ratio, self.log_rate)
         self.log_rate, self.variance = filtered(self.log_rate, self.variance, log_ratio)
         if math.isinf(self.rule.growth) and not self.slow:
             self.rate = self.allowed
@@ -129,7 +174,8 @@ class RateState(Scalars):
         if size > 0 and self.rate * scale * usual > self.rule.longest * size:
             self.rate = self.rule.longest * size / (scale * usual)
             self.bounded += 1
-        share = min(1.0, self.rule.longer * usual / length)
+        known = usual if math.isnan(self.length_read) else min(usual, self.length_read)
+        share = min(1.0, self.rule.longer * known / length)
         self.shortened += share < 1
         self.length = usual + (1 - self.rule.memory) * (share * length - usual)
         return self.rate * share
@@ -145,7 +191,7 @@ class RateState(Scalars):
     def measure(self, gradient: float) -> None:
         """Record the root mean square of the gradient at a probe, the unit of ε."""
         if 0 < gradient < math.inf:
-            self.gradient = max(gradient, self.gradient if self.rule.largest_gradient else 0.0)
+            self.gradient = max(gradient, self.gradient)
 
     def check_observed(self) -> None:
         """Refuse a step before any training pass was seen; warn if none was seen for long."""
@@ -172,23 +218,27 @@ class RateState(Scalars):
         """Skip a step for lack of a rate or of a finite gradient; the next batch may be probed again."""
         self.waiting += finite
         self.skipped += not finite
-        self.observed, self.observed_at = 0.0, self.steps
+        self.observed, self.observed_at = 0.0, self.steps or -1.0  # 0 means that nothing was seen
 
     def average(self, scale: float) -> None:
-        """Update m, the largest rate so far, and Σm²."""
-        self.largest = max(self.largest, scale * self.rate)
-        self.weight += self.largest**2
+        """Add the weight s m² of the newest iterate, with m the largest rate so far and s the factor of a schedule.
+
+        A rate that curvature cuts does not reduce m: later iterates are better. A schedule that lowers the rate counts, since
+        iterates that hardly move any more would otherwise take over the average, whatever their own loss.
+        """
+        self.largest, self.scale = max(self.largest, self.rate), scale
+        self.weight += scale * self.largest**2
 
     def newest(self, before: float) -> float:
-        """The weight c = m²/Σm² of the newest iterate in an average that began when Σ was `before`."""
+        """The share c = s m²/Σ s m² of the newest iterate in an average that began when the sum was `before`."""
         since = self.weight - before
-        return min(1.0, self.largest**2 / since) if since > 0 else 1.0
+        return min(1.0, self.scale * self.largest**2 / since) if since > 0 else 1.0
 
-    def distance(self, beta: float) -> float:
-        """How far y moves with the coming step, as a share of |Dg|: η (1 − β₁ + β₁ c)."""
-        largest = max(self.largest, self.rate)
-        newest = largest**2 / (self.weight + largest**2) if self.weight > 0 else 1.0
-        return self.rate * (1 - beta + beta * newest)
+    def distance(self, beta: float, scale: float = 1.0) -> float:
+        """How far y moves with the coming step, as a share of |Dg|: η (1 − β₁ + β₁ c), with `scale` in η and c."""
+        weight = scale * max(self.largest, self.rate) ** 2
+        newest = weight / (self.weight + weight) if self.weight > 0 else 1.0
+        return scale * self.rate * (1 - beta + beta * newest)
 
     def diagnostics(self, before: float) -> tuple[str, ...]:
         """Notes on what reduced the rate since the last report, and why; `before` is what curvature allowed then."""
@@ -202,12 +252,17 @@ class RateState(Scalars):
             (self.shortened, f"shortened: the gradient was more than {self.rule.longer:g} times as long as usual"),
             (self.skipped, SKIPPED),
             (self.bounded, f"kept to {self.rule.longest:.0%} of |w|; curvature allows for {self.allowed:.3g}"),
-            (self.waiting, "not made: no gradient has been other than zero so far"),
+            (self.waiting, "not made: all gradients were zero, or no learning rate was known yet"),
         ):
             notes += [steps_were(count, what)] if count else []
+        if self.started_over:
+            notes.append(
+                f"training started over from the averaged weights: gradients were more than {self.rule.unlike:g} times as long "
+                "as at the last probe for several steps, so the data or the loss is no longer the one that was learnt"
+            )
         if self._noise_factor > 1:
             notes.append(
                 f"noise dominated {self.noisy:.0f} steps so far: the rate is divided by {self._noise_factor:.2g}"
             )
-        self.shortened = self.skipped = self.bounded = self.waiting = 0.0
+        self.shortened = self.skipped = self.bounded = self.waiting = self.started_over = 0.0
         return tuple(notes)

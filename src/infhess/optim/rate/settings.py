@@ -35,13 +35,14 @@ class RateFreeRule:
     grown: float = 2.0  # by this factor
     longer: float = 4.0  # a direction this many times longer than usual is shortened to that
     memory: float = 0.9  # decay of the moving average of lengths
+    unlike: float = 10.0  # gradients this many times longer than at the last probe, for several steps: start over
     noisy_steps: float = math.inf  # this many noise-dominated steps halve σ²; never by default
     noise_from: float = 50  # first step at which noise is measured: before it the average is young
     noise_every: float = 8  # steps between two measurements of noise, and between two times that weights are shrunk
     noise_memory: float = 0.98  # decay per step of the moving average of ⟨g, z − x⟩
     shrinkage: float = 0.0  # the share removed again of what noise adds to the length of a matrix
     widest_turn: float = 0.1  # cap on |step|/|W| in that formula: longer steps are not small noise
-    largest_gradient: bool = False  # ε in units of the largest gradient over all probes, not of the last one
+    evidence: float = 1e-4  # gradients below this share of the largest so far do not raise the rate
     batch_memory: float = 0.7  # decay per probe of the moving average of batch sizes: a short last batch changes little
 
 
@@ -56,6 +57,7 @@ class NonconvexRule:
     settled: float = 64  # steps until the base's own scaling has settled
     turn: float = 0.7  # step t is at most turn/√(t + settled) of |w|: noise must not turn w faster than training
     adaptive_turn: float = 0.3  # the same around Adam and other adaptive bases
+    evidence: float = 1e-4  # gradients below this share of the largest so far do not raise the rate
     shrink: float = 0.002  # most that a step takes off |w|: on a plateau a penalty alone would shrink a net to nothing
     first_probes: float = 4
     every: float = 80
@@ -80,5 +82,4 @@ KRONECKER = RateFreeRule(
     late_growth=0.0,  # `waning_growth` replaces it
     waning_growth=1.0,  # on wide nets the allowed rate grows for long, and long runs need ever less growth per step
     share=0.75,  # while the bases settle, one probe in eighty steps would come too late; .9 has 9 % more objective
-    largest_gradient=True,  # once the data is fitted, gradients are rounding errors, and scaling by them would blow them up
 )

@@ -17,21 +17,22 @@ SCALINGS: dict[str, GradientScaling] = {scaling.name: scaling for scaling in (Di
 
 
 def checked_defaults(
-    scaling: str, weight_decay: float | None, betas: Any, lr: float | Tensor, eps: float | None
+    scaling: str, weight_decay: float | str | None, betas: Any, lr: float | Tensor, eps: float | None
 ) -> dict[str, Any]:
     """The defaults of a parameter group; options that are None come from the scaling."""
     if scaling not in SCALINGS:
         raise ValueError(f"scaling: expected one of {', '.join(SCALINGS)}; got {scaling!r}")
     chosen = SCALINGS[scaling]
     betas, eps = betas or (0.9, chosen.beta), chosen.eps if eps is None else eps
-    weight_decay = 0.0 if weight_decay is None and not chosen.rule.shrinkage else weight_decay
+    if weight_decay in ("auto", None):
+        weight_decay = None if chosen.rule.shrinkage else 0.0
     for name, value in (("weight_decay", weight_decay), ("lr", lr), ("eps", eps)):
         if value is not None:
             finite_number(value, name, least=0.0)
     if float(lr) != 1:
         warnings.warn(
-            f"RateFree: lr={float(lr):g} multiplies the learning rate that curvature gives; pass lr=1, as skorch's "
-            "NeuralNet(..., lr=1), unless you mean that",
+            f"RateFree: lr={float(lr):g} multiplies the learning rate that curvature gives; pass lr=1 unless "
+            "you mean that, also where a framework, a factory or a configuration sets it",
             stacklevel=3,
         )
     pair = isinstance(betas, Sequence) and len(betas) == 2

@@ -20,7 +20,7 @@ ONE = torch.ones(())
 class DiagonalScaling(GradientScaling):
     """Each entry by itself: state and cost are those of Adam without momentum."""
 
-    name, rule, beta, eps = "diagonal", RATE_FREE, 0.999, 1e-8
+    name, rule, beta, eps = "diagonal", RATE_FREE, 0.999, 1e-3
 
     def fresh(self, w: Tensor) -> Own:
         """v = 0."""

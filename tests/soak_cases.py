@@ -56,6 +56,7 @@ def table(load: Callable[..., tuple[object, object]], points: int, kind: torch.d
     )
 
 
+@cache
 def tastes() -> Data:
     g = torch.Generator().manual_seed(3)
     pairs = torch.stack([torch.randint(40, (600,), generator=g), torch.randint(30, (600,), generator=g)], 1)
@@ -74,6 +75,7 @@ class Net:
     batch: int = 32
 
 
+@cache
 def digits(points: int = 600) -> Data:
     x, y = (torch.as_tensor(a) for a in datasets.load_digits(return_X_y=True))
     return x[:points].float() / 16, y[:points]

@@ -36,6 +36,8 @@ def test_every_example_has_a_size():
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_and_is_short(name, tmp_path):
     size, said = SIZES[name]
+    if name.startswith("transformers"):
+        pytest.importorskip("transformers")
     assert EXAMPLES[name].read_text(encoding="utf-8").count("\n") < 60
     # A warning of ours would be an error here; those of frameworks about themselves are theirs.
     command = [

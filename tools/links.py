@@ -12,10 +12,23 @@ from urllib.parse import unquote, urlsplit
 LOADED = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
 
 # TeX in a formula, and a formula that is still TeX.
-LEFT = {
-    **dict.fromkeys(("mi", "mo", "mn", "mtext"), re.compile(r"\\|&")),
-    **dict.fromkeys(("p", "li", "td"), re.compile(r"\$[^$]*[\\^_][^$]*\$")),
-}
+SYMBOLS, LEFT = ("mi", "mo", "mn", "mtext"), re.compile(r"\\|&")
+TEX = re.compile(r"\$[^$]*[\\^_][^$]*\$")
+VOID = (
+    "area",
+    "base",
+    "br",
+    "col",
+    "embed",
+    "hr",
+    "img",
+    "input",
+    "link",
+    "meta",
+    "source",
+    "track",
+    "wbr",
+)  # never closed
 
 
 class Page(HTMLParser):
@@ -28,12 +41,16 @@ class Page(HTMLParser):
         self.anchors: set[str] = set()
         self.bare: list[str] = []
         self.tex: list[str] = []
-        self.inside = ""
+        self.open: list[str] = []  # tags around what comes next
+        self.quoted = False
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collect."""
-        self.inside = tag
+        if tag == "blockquote" and tag in self.open:  # what Markdown makes of >>> where no code is seen
+            self.quoted = True
+        if tag not in VOID:
+            self.open.append(tag)
         found = {name: value or "" for name, value in attrs}
         self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
         if found.get("rel") not in ("canonical", "next", "prev") and LOADED.get(tag, "") in found:
@@ -43,10 +60,15 @@ class Page(HTMLParser):
         if tag == "img" and not found.get("alt", "").strip():
             self.bare.append(found.get("src", ""))
 
+    def handle_endtag(self, tag: str) -> None:
+        """Leave it, and what was never closed in it."""
+        while tag in self.open and self.open.pop() != tag:
+            pass
+
     def handle_data(self, data: str) -> None:
-        """What the formula converter did not know is left as TeX."""
-        left = LEFT.get(self.inside)
-        if left and left.search(data):
+        """What the formula converter did not know is left as TeX; what it did not see, with its dollars."""
+        is_code = {"code", "pre", "script", "style"} & {*self.open}
+        if not is_code and (LEFT if self.open[-1:] and self.open[-1] in SYMBOLS else TEX).search(data):
             self.tex.append(data)
 
 
@@ -59,6 +81,7 @@ def faults(site: Path) -> list[str]:
         found += [f"{where}: loads {url} from elsewhere" for url in page.loaded if urlsplit(url).netloc]
         found += [f"{where}: {image} has no alt text" for image in page.bare]
         found += [f"{where}: {tex.strip()[:60]} is TeX, not a formula" for tex in page.tex]
+        found += [f"{where}: an example is a quotation, not code"] if page.quoted else []
         for link in dict.fromkeys(page.links + page.loaded):
             target = resolved(path, link)
             if target is None:

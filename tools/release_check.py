@@ -99,7 +99,7 @@ def runs(python: Path, folder: Path) -> None:
     code = "\n".join(re.findall(r"```python\n(.*?)```", read(ROOT / "README.md"), flags=re.S))
     called(python, "-c", code, cwd=folder)
     called(python.with_name("infhess"), "--version", cwd=folder)
-    called(python.with_name("infhess"), "demo", cwd=folder)
+    called(python.with_name("infhess"), "demo", "--out", "runs/demo", cwd=folder)
     assert (folder / "runs/demo/demo.svg").exists()
 
 

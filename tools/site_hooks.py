@@ -119,6 +119,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return INLINE.sub(inline, MATH.sub(formula, FIGURE.sub(twins, LINK.sub(led, markdown))))
 
 
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Tell mkdocs of the lines of scripts, whose numbers are anchors: it looks for anchors in Markdown alone."""
+    page.present_anchor_ids |= set(re.findall(r'id="(__codelineno-[\d-]+)"', html))
+    return html
+
+
 def twins(match: re.Match[str]) -> str:
     """A figure for light pages, and its twin for dark ones; the theme shows one of them."""
     if not match[1].strip():

@@ -1,11 +1,17 @@
 """Curvature of PyTorch losses from noisy mini-batches, with error bars, and training without a learning rate."""
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from infhess._version import __version__ as __version__
 
+TYPE_CHECKING = (
+    False  # as typing's, which takes longer to import than all else here: the command line starts with this file
+)
 if TYPE_CHECKING:
+    from typing import Any
+
     from infhess._api import *  # noqa: F403
 
 

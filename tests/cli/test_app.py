@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from commands import read, run, run_here
 from infhess import __version__
 from infhess.experiments.demo import CONVEX, INFHESS
-from infhess.harness.rows import COLUMNS
+from infhess.harness.rows import COLUMNS, RowFile
 
 
 def test_demo_writes_rows_and_a_figure_and_does_not_compute_twice(tmp_path, monkeypatch):
-    first = run("demo", cwd=tmp_path)
+    first = run("demo", "--out", "runs/demo", cwd=tmp_path)
     assert "What to run next" in first.stdout
     rows = read(tmp_path / "runs/demo/rows.csv")
     assert list(rows[0]) == COLUMNS
@@ -28,16 +30,30 @@ def test_demo_writes_rows_and_a_figure_and_does_not_compute_twice(tmp_path, monk
     }
     assert min(to_a_thousandth, key=to_a_thousandth.get) == INFHESS
     monkeypatch.chdir(tmp_path)
-    run_here("demo")
+    run_here("demo", "--out", "runs/demo")
     assert read(tmp_path / "runs/demo/rows.csv") == whole
+
+
+def test_without_out_the_demo_shows_its_tables_and_a_figure_and_keeps_no_rows(tmp_path, monkeypatch):
+    rows = RowFile(Path(__file__).parents[2] / "docs/demo").rows
+    monkeypatch.setattr("infhess.experiments.demo.rows", lambda seed: iter(rows))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for _ in range(2):
+        assert "What to run next" in run_here("demo")
+    assert list((tmp_path / "here").iterdir()) == []
+    assert [path.name for path in (tmp_path / "elsewhere").rglob("*.*")] == ["demo.png"] * 2
+    assert "give --out as well" in run_here("demo", "--fresh", status=2)
 
 
 @pytest.mark.long
 def test_a_fresh_demo_keeps_earlier_rows_and_finds_the_same(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run_here("demo")
+    run_here("demo", "--out", "runs/demo")
     rows = read(tmp_path / "runs/demo/rows.csv")
-    run_here("demo", "--fresh")
+    run_here("demo", "--out", "runs/demo", "--fresh")
     assert read(tmp_path / "runs/demo/rows.1.csv") == rows
     again = read(tmp_path / "runs/demo/rows.csv")
     assert [r["metric"] for r in again] == [r["metric"] for r in rows]

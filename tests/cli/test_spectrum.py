@@ -8,6 +8,9 @@ import sys
 import pytest
 
 from commands import run, run_here
+from infhess.harness.rows import Row, RowFile
+
+NET = "infhess.problems.example:small_net"
 
 
 @pytest.fixture
@@ -22,15 +25,15 @@ def here(tmp_path, monkeypatch):
 
 
 def test_the_command_on_the_example_and_on_a_file(tmp_path, here):
-    out = run("spectrum", "infhess.problems.example:small_net", "--k", "3", cwd=tmp_path)
+    out = run("spectrum", NET, "--k", "3", "--out", "s", cwd=tmp_path)
     assert "stands out" in out.stdout
-    numbers = json.loads((tmp_path / "runs/spectrum/spectrum.json").read_text())
+    numbers = json.loads((tmp_path / "s/spectrum.json").read_text())
     assert len(numbers["values"]) == 3
     assert all(low <= v <= high for low, v, high in zip(numbers["low"], numbers["values"], numbers["high"]))
-    assert (tmp_path / "runs/spectrum/spectrum.png").read_bytes().startswith(b"\x89PNG")
-    assert "earlier result" in run_here("spectrum", "infhess.problems.example:small_net", status=2)
-    run_here("spectrum", "infhess.problems.example:small_net", "--k", "2", "--fresh")
-    kept = sorted(p.name for p in (tmp_path / "runs/spectrum").iterdir())
+    assert (tmp_path / "s/spectrum.png").read_bytes().startswith(b"\x89PNG")
+    assert "earlier result" in run_here("spectrum", NET, "--out", "s", status=2)
+    run_here("spectrum", NET, "--k", "2", "--out", "s", "--fresh")
+    kept = sorted(p.name for p in (tmp_path / "s").iterdir())
     assert kept == ["rows.1.csv", "rows.csv", "spectrum.1.json", "spectrum.1.png", "spectrum.json", "spectrum.png"]
     (tmp_path / "mine.py").write_text(
         "import torch\n"
@@ -44,6 +47,24 @@ def test_the_command_on_the_example_and_on_a_file(tmp_path, here):
     a, b = (json.loads((tmp_path / f / "spectrum.json").read_text())["values"] for f in "ab")
     assert a == b
     assert 7 < a[0] < 12
+
+
+def test_without_out_it_prints_the_same_each_time_and_writes_nothing(tmp_path, here):
+    first, again = (run_here("spectrum", NET, "--k", "2", "--layers").split("Smallest")[0] for _ in range(2))
+    assert "stands out" in first
+    assert first == again
+    assert list(tmp_path.iterdir()) == []
+    assert "give --out as well" in run_here("spectrum", NET, "--fresh", status=2)
+
+
+@pytest.mark.parametrize("wrong", [("absent.py:f",), (NET, "--matrix", "gauss-newton", "--products", "difference")])
+def test_other_errors_come_before_that_of_an_earlier_result(wrong, tmp_path, here):
+    (tmp_path / "s").mkdir()
+    RowFile(tmp_path / "s").add([Row("spectrum", "p", "value")])
+    said = run_here("spectrum", *wrong, "--out", "s", status=2)
+    assert "earlier result" not in said
+    assert "no such file" in said or "leave it out with --matrix" in " ".join(said.split())
+    assert "earlier result" in run_here("spectrum", NET, "--out", "s", status=2)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +105,15 @@ def test_density_and_layers_on_demand(tmp_path, here):
         "    x = torch.randn(96, 3, generator=torch.Generator().manual_seed(0))\n"
         "    return model, torch.nn.MSELoss(), list(zip(x.split(32), x[:, :1].split(32)))\n"
     )
-    out = run_here("spectrum", "mine:net", "--k", "2", "--density", "--layers")
+    out = run_here("spectrum", "mine:net", "--k", "2", "--density", "--layers", "--out", "s")
     assert "Layers, with 95 % intervals" in out
     assert "Shares of all eigenvalues" in out
-    numbers = json.loads((tmp_path / "runs/spectrum/spectrum.json").read_text())
+    numbers = json.loads((tmp_path / "s/spectrum.json").read_text())
     assert list(numbers["layers"]) == ["0", "2"]
     assert numbers["layers"]["0"]["largest-low"] <= numbers["layers"]["0"]["largest"]
     assert numbers["density"]["stopped"] == "all data"
     assert numbers["density"]["cdf"]["share"][-1] == pytest.approx(1.0)
-    assert (tmp_path / "runs/spectrum/density.png").read_bytes().startswith(b"\x89PNG")
-    rows = (tmp_path / "runs/spectrum/rows.csv").read_text()
+    assert (tmp_path / "s/density.png").read_bytes().startswith(b"\x89PNG")
+    rows = (tmp_path / "s/rows.csv").read_text()
     assert "mine:net/layer-2,largest-high" in rows
     assert "mine:net/share near zero,low" in rows

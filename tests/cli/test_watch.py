@@ -39,21 +39,29 @@ def _moved(model):
 
 
 def test_each_checkpoint_has_a_line_and_a_second_run_goes_on(folder):
-    said = run_here("spectrum", NET, "--k", "2", "--watch", "made")
+    said = run_here("spectrum", NET, "--k", "2", "--watch", "made", "--out", "w")
     places = [said.index(name) for name in ("net-2.safetensors", "net-9.pt", "net-10.ckpt")]
     assert places == sorted(places)
     assert "3 new checkpoints" in said
-    rows = read("runs/spectrum/rows.csv")
+    rows = read("w/rows.csv")
     assert len(rows) == 3 * 2 * 4
     products = {r["problem"]: int(r["products"]) for r in rows}
     assert products["net-9.pt"] * 3 <= products["net-2.safetensors"]  # a warm start
     model, _, _ = small_net()
     save_file(model.state_dict(), folder / "net-11.safetensors")
-    assert "1 new checkpoint." in run_here("spectrum", NET, "--k", "2", "--watch", "made")
-    assert "0 new checkpoints." in run_here("spectrum", NET, "--k", "2", "--watch", "made")
-    first = [r for r in read("runs/spectrum/rows.csv") if r["method"] == "eigenvalue 1: value"]
+    assert "1 new checkpoint." in run_here("spectrum", NET, "--k", "2", "--watch", "made", "--out", "w")
+    assert "0 new checkpoints." in run_here("spectrum", NET, "--k", "2", "--watch", "made", "--out", "w")
+    first = [r for r in read("w/rows.csv") if r["method"] == "eigenvalue 1: value"]
     by_checkpoint = {r["problem"]: float(r["metric"]) for r in first}
     assert by_checkpoint["net-11.safetensors"] == pytest.approx(by_checkpoint["net-2.safetensors"], rel=0.5)
+
+
+def test_without_out_all_checkpoints_are_computed_each_time_and_nothing_is_written(folder):
+    before = sorted(folder.parent.rglob("*"))
+    first, again = (run_here("spectrum", NET, "--k", "1", "--watch", "made") for _ in range(2))
+    assert "net-10.ckpt" in first
+    assert first == again
+    assert sorted(folder.parent.rglob("*")) == before
 
 
 def test_it_prints_without_matplotlib(folder, monkeypatch):
@@ -63,10 +71,12 @@ def test_it_prints_without_matplotlib(folder, monkeypatch):
 
 
 def test_a_second_run_may_ask_for_more_eigenvalues(folder):
-    run_here("spectrum", NET, "--k", "1", "--watch", "made")
+    run_here("spectrum", NET, "--k", "1", "--watch", "made", "--out", "w")
     save_file(small_net()[0].state_dict(), folder / "net-11.safetensors")
     *_, before, new = (
-        line for line in run_here("spectrum", NET, "--k", "2", "--watch", "made").splitlines() if "net-1" in line
+        line
+        for line in run_here("spectrum", NET, "--k", "2", "--watch", "made", "--out", "w").splitlines()
+        if "net-1" in line
     )
     assert before.count("–") == 1  # net-10 has one eigenvalue
     assert "–" not in new
@@ -78,8 +88,8 @@ def test_checkpoints_have_eigenvalues_alone(folder, option):
 
 
 def test_rows_of_another_kind_are_not_mixed(folder):
-    run_here("spectrum", NET, "--k", "1")
-    assert "holds other rows" in run_here("spectrum", NET, "--k", "1", "--watch", "made", status=2)
+    run_here("spectrum", NET, "--k", "1", "--out", "w")
+    assert "holds other rows" in run_here("spectrum", NET, "--k", "1", "--watch", "made", "--out", "w", status=2)
 
 
 class Code:

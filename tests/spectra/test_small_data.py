@@ -10,7 +10,7 @@ from torch import nn
 
 import infhess
 from infhess import GaussNewton, Hessian, Products, largest, spectrum, trace
-from small_data import loader, problem
+from small_data import gaussian_source, loader, problem
 from util import F64, close, randn
 
 
@@ -44,10 +44,21 @@ def test_rtol_ends_without_splitting_and_for_callables_that_read_points():
         X = torch.randn(16, 20, generator=g, dtype=F64)
         return X.mT @ (X @ s) / 16
 
-    rounds = list(infhess.spectrum_rounds(Products(product, None, 20, points=16), 1, 0.15))
-    assert rounds[-1].stopped in ("tolerance", "budget")
-    assert rounds[-1].data_points > rounds[0].data_points
-    assert list(infhess.spectrum_rounds(Products(product, None, 20), 1, 0.15))[-1].stopped in ("tolerance", "budget")
+    for source in (Products(product, None, 20, points=16), Products(product, None, 20)):
+        rounds = list(infhess.spectrum_rounds(source, 1, 0.15))
+        assert [found.stopped for found in rounds] == ["goes on"] * (len(rounds) - 1) + ["tolerance"]
+        low, high = rounds[-1].interval()
+        assert float((high - low) / 2) <= 0.15 * float(rounds[-1].values)
+        assert rounds[-1].products > rounds[0].products
+
+
+def test_a_budget_ends_what_a_tolerance_would_not():
+    source, _ = gaussian_source()
+    found = spectrum(source, 1, 0.001, budget=400)
+    assert found.stopped == "budget"
+    assert found.products <= 400
+    low, high = found.interval()
+    assert float((high - low) / 2) > 0.001 * float(found.values)
 
 
 def test_the_loss_never_sees_more_points_than_a_batch_of_the_users():
@@ -67,8 +78,11 @@ def test_a_zero_eigenvalue_does_not_read_for_ever():
     w = torch.zeros(5, dtype=F64, requires_grad=True)
     batches = itertools.cycle([X[i : i + 16] for i in range(0, 400, 16)])
     found = spectrum(Hessian(lambda b: (b @ w).square().mean(), [w], batches), 2, 0.5, budget=20000)
-    assert found.stopped in ("tolerance", "budget")
-    assert found.data_points < 40000
+    assert found.stopped == "tolerance"
+    assert found.data_points < 20000
+    low, high = found.interval()
+    assert float(low[1]) <= 0 <= float(high[1])
+    assert float(high[1] - low[1]) < 1e-9 * float(found.values[0])
 
 
 def test_there_are_k_values_even_of_the_identity():

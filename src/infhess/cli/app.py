@@ -11,12 +11,12 @@ import typer
 from infhess._version import __version__
 from infhess.cli.bench import bench
 from infhess.cli.data import data
-from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Out, Seed, Seeds, Workers, flag
-from infhess.cli.usage import OneLine, remedies
+from infhess.cli.options import DataDir, FirstSeed, Folder, Fresh, Kept, Seed, Seeds, Workers, flag
+from infhess.cli.usage import OneLine, remedies, with_out
 
 if TYPE_CHECKING:
-    from infhess.cli.measure import Asked
-    from infhess.harness.rows import RowFile
+    from infhess.cli.measure import Asked, Measured
+    from infhess.harness.rows import Row
 
 app = typer.Typer(
     name="infhess",
@@ -48,28 +48,35 @@ def main(
 
 
 @app.command()
-def demo(out: Out = Path("runs/demo"), seed: Seed = 0, fresh: Fresh = False) -> None:
+def demo(out: Kept = None, seed: Seed = 0, fresh: Fresh = False) -> None:
     """A convex problem, a net, and the net's sharpness with error bars: a figure and three tables within a minute.
 
     Example: `infhess demo --seed 3 --out runs/demo-3`
     """
     with remedies():
+        from tempfile import mkdtemp
+
         from infhess.cli import show
         from infhess.experiments import demo as experiment
         from infhess.experiments import plots
         from infhess.harness.rows import RowFile
 
+        with_out(out, fresh=fresh)
         plots.require("matplotlib", "sklearn")
-        file = RowFile(out, fresh=fresh, seed=seed)
-        rows = [row for row in file.rows if row.experiment == experiment.EXPERIMENT]
+        file = RowFile(out, fresh=fresh, seed=seed) if out else None
+        rows = [row for row in file.rows if row.experiment == experiment.EXPERIMENT] if file else []
         if not rows:
             with show.progress("training"):
                 rows = list(experiment.rows(seed))
-            file.add(rows)
+            if file:
+                file.add(rows)
+        show.demo(rows)
+        if file is None or out is None:
+            figure = experiment.figure(rows, Path(mkdtemp(prefix="infhess-demo-")) / "demo.png")
+            return typer.echo(f"\nfigure: {figure}\nTo keep it, with its rows and tables: infhess demo --out DIR")
         figure = experiment.figure(rows, out / "demo.png", out / "demo.svg")
         experiment.summary(rows, out / "summary.md")
-        show.demo(rows)
-        typer.echo(f"\nrows: {file.path}\nfigure: {figure}")
+        return typer.echo(f"\nrows: {file.path}\nfigure: {figure}")
 
 
 class Experiment(str, Enum):
@@ -149,7 +156,7 @@ def spectrum(
     density: Annotated[bool, flag("density", "The density of all eigenvalues too.")] = False,
     layers: Annotated[bool, flag("layers", "Trace and largest eigenvalue of each layer too.")] = False,
     traceback: Annotated[bool, flag("traceback", "Show errors of your own code whole.")] = False,
-    out: Out = Path("runs/spectrum"),
+    out: Kept = None,
     seed: Seed = 0,
     fresh: Fresh = False,
 ) -> None:
@@ -160,54 +167,83 @@ def spectrum(
     Example: `infhess spectrum train.py:net --k 2 --watch checkpoints`
     """
     with remedies():
-        import json
-
         from infhess.cli import measure, show
-        from infhess.cli.extras import density_figure
-        from infhess.experiments import plots
-        from infhess.harness.rows import RowFile, set_aside
-        from infhess.harness.tables import write
 
-        if watch is None and RowFile(out).rows and not fresh:
-            remedy = "choose another --out, or keep it aside with --fresh"
-            raise ValueError(f"{out / 'rows.csv'} holds an earlier result; {remedy}")
+        with_out(out, fresh=fresh)
         if watch is not None and (density or layers):
             raise ValueError("--density and --layers are of one net; leave them out with --watch")
         asked = measure.Asked(k, rtol, budget, matrix.value, products.value, seed)
         try:
             if watch is not None:
-                return _watch(RowFile(out, fresh=fresh, seed=seed), watch, target, asked)
+                return _watch(target, asked, watch, out, fresh)
+            source = measure.prepared(target, asked)
+            _no_earlier_result(out, fresh)  # now that the code is known to load, and before anything takes time
             with show.progress(f"spectrum of {target}"):
-                measured = measure.measure(target, asked, density=density, layers=layers)
+                measured = measure.measure(target, source, asked, density=density, layers=layers)
         except measure.UserCodeError as error:
             raise (error.__cause__ or error) if traceback else error from error.__cause__
-        for name in ("spectrum.json", "spectrum.png", "density.png"):
-            set_aside(out / name)
-        file = RowFile(out, fresh=fresh)
-        file.add(measured.rows(seed))
-        write(out / "spectrum.json", json.dumps(measured.as_dict(), indent=1))
         show.spectrum(measured)
-        typer.echo(f"\nrows: {file.path}\nnumbers: {out / 'spectrum.json'}")
-        if not plots.available():
-            return typer.echo("no figure: it needs matplotlib; pip install 'infhess[experiments]'")
-        figure: object = measure.figure(file.rows, out / "spectrum.png")
-        if measured.extras.density is not None:
-            figure = f"{figure}, {density_figure(measured.extras.density, out / 'density.png')}"
-        return typer.echo(f"figure: {figure}")
+        if out is None:
+            return typer.echo("\nTo keep rows, numbers and a figure: --out DIR")
+        return _keep(measured, out, seed, fresh)
 
 
-def _watch(file: RowFile, folder: Path, target: str, asked: Asked) -> None:
-    """Checkpoints that have no rows yet, then all of them as a table; a second run goes on with new ones."""
+def _no_earlier_result(out: Path | None, fresh: bool) -> None:
+    """Raise an error if rows are to be kept where there are some, or where none can be."""
+    from infhess.harness.rows import RowFile
+
+    if out is not None and RowFile(out).rows and not fresh:
+        remedy = "choose another --out, or keep it aside with --fresh"
+        raise ValueError(f"{out / 'rows.csv'} holds an earlier result; {remedy}")
+
+
+def _keep(measured: Measured, out: Path, seed: int, fresh: bool) -> None:
+    """Rows, numbers and figures; those of an earlier run are set aside."""
+    import json
+
+    from infhess.cli import measure
+    from infhess.cli.extras import density_figure
+    from infhess.experiments import plots
+    from infhess.harness.rows import RowFile, set_aside
+    from infhess.harness.tables import write
+
+    for name in ("spectrum.json", "spectrum.png", "density.png"):
+        set_aside(out / name)
+    file = RowFile(out, fresh=fresh)
+    file.add(measured.rows(seed))
+    write(out / "spectrum.json", json.dumps(measured.as_dict(), indent=1))
+    typer.echo(f"\nrows: {file.path}\nnumbers: {out / 'spectrum.json'}")
+    if not plots.available():
+        return typer.echo("no figure: it needs matplotlib; pip install 'infhess[experiments]'")
+    figure: object = measure.figure(file.rows, out / "spectrum.png")
+    if measured.extras.density is not None:
+        figure = f"{figure}, {density_figure(measured.extras.density, out / 'density.png')}"
+    return typer.echo(f"figure: {figure}")
+
+
+def _watch(target: str, asked: Asked, folder: Path, out: Path | None, fresh: bool) -> None:
+    """All checkpoints as a table; with --out a second run computes new ones alone."""
     from infhess.cli import show, watch
+    from infhess.harness.rows import RowFile
 
-    done = {row.problem for row in file.rows if row.experiment == watch.EXPERIMENT}
-    if len(done) < len({row.problem for row in file.rows}):
+    paths, tracker = watch.checkpoints(folder), watch.prepared(target, asked)
+    file = RowFile(out, fresh=fresh, seed=asked.seed) if out else None
+    rows: list[Row] = file.rows if file else []
+    done = {row.problem for row in rows if row.experiment == watch.EXPERIMENT}
+    if file and len(done) < len({row.problem for row in rows}):
         raise ValueError(f"{file.path} holds other rows; choose another --out, or keep them aside with --fresh")
-    todo = [path for path in watch.checkpoints(folder) if path.name not in done]
-    found = watch.watched(target, todo, asked)
+    todo = [path for path in paths if path.name not in done]
+    found = tracker.rows(todo)
     for path in todo:
         with show.progress(path.name):
-            file.add(next(found))
-    show.table(f"Top curvature of {target}", *watch.table(file.rows))
-    new = f"{len(todo)} new checkpoint{'' if len(todo) == 1 else 's'}"
-    typer.echo(f"{new}. Run it again for those to come.\nrows: {file.path}")
+            new = next(found)
+        if file:
+            file.add(new)
+            rows = file.rows
+        else:
+            rows = [*rows, *new]
+    show.table(f"Top curvature of {target}", *watch.table(rows))
+    if file is None:
+        return typer.echo("To keep rows, so that a second run computes new checkpoints alone: --out DIR")
+    new_ones = f"{len(todo)} new checkpoint{'' if len(todo) == 1 else 's'}"
+    return typer.echo(f"{new_ones}. Run it again for those to come.\nrows: {file.path}")

@@ -72,11 +72,17 @@ class Asked(NamedTuple):
         return torch.Generator().manual_seed(self.seed)
 
 
-def measure(target: str, asked: Asked, *, density: bool = False, layers: bool = False) -> Measured:
-    """Load MODULE:FUNCTION, call it, and take the spectrum of what it returns."""
-    function, start = load(target), time.perf_counter()
+def prepared(target: str, asked: Asked) -> BatchSource:
+    """Load MODULE:FUNCTION and call it: the source of what it returns."""
+    function = load(target)
     with named_errors(target):
-        source = source_of(function(), asked)
+        return source_of(function(), asked)
+
+
+def measure(target: str, source: BatchSource, asked: Asked, *, density: bool = False, layers: bool = False) -> Measured:
+    """The spectrum of a source, and what was asked for besides."""
+    start = time.perf_counter()
+    with named_errors(target):
         found = spectrum(source, asked.k, asked.rtol, budget=asked.budget, generator=asked.generator())
         seconds = time.perf_counter() - start
         more = extras(source, with_density=density, with_layers=layers, seed=asked.seed)

@@ -8,6 +8,9 @@ from typing import Annotated, Any
 import typer
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for rows.csv and figures.", show_default=True)]
+Kept = Annotated[
+    Path | None, typer.Option("--out", help="Folder to keep rows.csv and figures in; without it no rows are written.")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of every random choice.")]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes; 0 for one per core.")]
 Folder = Annotated[

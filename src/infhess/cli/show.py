@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -38,15 +38,16 @@ def progress(title: str) -> Iterator[None]:
 def run(jobs: Sequence[Job], file: RowFile, workers: int) -> None:
     """Run jobs over processes, with a progress bar on a terminal and one line per job elsewhere."""
     todo = [job for job in jobs if job.key not in file.done()]
-    finished = run_jobs(todo, file, workers or cores())
-    if not sys.stdout.isatty():
-        for i, job in enumerate(finished, 1):
-            print(f"[{i}/{len(todo)}] {job.title}", flush=True)
-        return
-    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console()) as bar:
-        task = bar.add_task("computing", total=len(todo))
-        for job in finished:
-            bar.update(task, advance=1, description=job.title)
+    # Closed here, whatever happens: a generator that an exception keeps alive would keep its workers alive.
+    with closing(run_jobs(todo, file, workers or cores())) as finished:
+        if not sys.stdout.isatty():
+            for i, job in enumerate(finished, 1):
+                print(f"[{i}/{len(todo)}] {job.title}", flush=True)
+            return
+        with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console()) as bar:
+            task = bar.add_task("computing", total=len(todo))
+            for job in finished:
+                bar.update(task, advance=1, description=job.title)
 
 
 def summarised(rows: Path, text: str) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,7 +15,7 @@ from typer.core import TyperGroup
 # ClickException, wherever this version of Typer has it.
 USAGE: type[Exception] = typer.BadParameter.__mro__[2]
 
-INTERRUPTED = 130  # Typer's status after Ctrl-C
+INTERRUPTED = 130  # the status after Ctrl-C, as of any program
 
 
 class OneLine(TyperGroup):
@@ -35,13 +36,20 @@ class OneLine(TyperGroup):
             return run()
         try:
             status = run()
-            if status == INTERRUPTED:
-                typer.secho("infhess: interrupted; the same command goes on where it stopped", err=True, fg="red")
         except typer.Abort:
             status = 1
         except USAGE as error:
             status = _told(error)
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt  # infhess.__main__ says so
         sys.exit(status if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C in it has the same status in every version of Typer."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Exit(INTERRUPTED) from error
 
 
 def _told(error: Any) -> int:
@@ -61,6 +69,12 @@ def remedies() -> Iterator[None]:
     except (ValueError, TypeError, OSError) as error:
         typer.secho(f"infhess: {' '.join(str(error).split())}", err=True, fg="red")
         raise typer.Exit(2) from error
+
+
+def with_out(out: Path | None, *, fresh: bool) -> None:
+    """Raise an error if rows are to be set aside and none are written."""
+    if fresh and out is None:
+        raise ValueError("--fresh sets aside the rows of an earlier --out; give --out as well, or leave --fresh out")
 
 
 def one_kind(given: Mapping[str, bool]) -> str:

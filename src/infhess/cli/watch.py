@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -63,22 +63,35 @@ def model_of(returned: Any) -> nn.Module:
     return model
 
 
-def watched(target: str, paths: Sequence[Path], asked: Asked) -> Iterator[list[Row]]:
-    """The rows of each checkpoint in turn."""
+class Watch(NamedTuple):
+    """A model, and the tracker of its curvature."""
+
+    target: str
+    model: nn.Module
+    tracker: Tracker
+    seed: int
+
+    def rows(self, paths: Sequence[Path]) -> Iterator[list[Row]]:
+        """The rows of each checkpoint in turn."""
+        for number, path in enumerate(paths):
+            start = time.perf_counter()
+            try:
+                self.model.load_state_dict(weights(path))
+            except RuntimeError as error:
+                raise ValueError(f"{path}: its weights are not those of the model of {self.target}") from error
+            with named_errors(self.target):
+                self.tracker.update(step=step_of(path, number))
+            yield list(_rows(path, self.tracker.history[-1], self.seed, time.perf_counter() - start))
+
+
+def prepared(target: str, asked: Asked) -> Watch:
+    """Load MODULE:FUNCTION and call it: the model that it returns, and a tracker."""
     function = load(target)
     with named_errors(target):
         returned = function()
         model, source = model_of(returned), source_of(returned, asked)
         tracker = Tracker(source, asked.k, rtol=asked.rtol, budget=asked.budget, generator=asked.generator())
-    for number, path in enumerate(paths):
-        start = time.perf_counter()
-        try:
-            model.load_state_dict(weights(path))
-        except RuntimeError as error:
-            raise ValueError(f"{path}: its weights are not those of the model of {target}") from error
-        with named_errors(target):
-            tracker.update(step=step_of(path, number))
-        yield list(_rows(path, tracker.history[-1], asked.seed, time.perf_counter() - start))
+    return Watch(target, model, tracker, asked.seed)
 
 
 def _rows(path: Path, moment: Moment, seed: int, seconds: float) -> Iterator[Row]:

@@ -100,10 +100,14 @@ class Fisher(ModelSource):
     """The Fisher matrix (1/n) Σ g_i g_iᵀ of the gradients of single points: positive semi-definite.
 
     Args:
-        model, loss, params, batches, pair, split: as for `GaussNewton`. Dimension 0 of the outputs counts data points, and the
-            loss is a mean over them.
+        model: as for `GaussNewton`; dimension 0 of its outputs counts data points.
+        loss: as there, a mean over data points.
+        params: as there.
+        batches: as there.
         kind: "empirical", with the targets of the data; or "mc", with targets drawn from the model anew for each batch. The
             expectation of "mc" is the true Fisher matrix: the Gauss–Newton matrix for cross-entropy and squared errors.
+        pair: as for `GaussNewton`.
+        split: as there.
         sample: outputs ↦ targets drawn from the model, for "mc" with a loss other than torch's cross-entropies and MSE.
         generator: random numbers for the seeds of dropout masks and of drawn targets.
 

@@ -6,8 +6,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +42,11 @@ class Job:
         return rows
 
 
-def run(jobs: Iterable[Job], file: RowFile, workers: int) -> Iterator[Job]:
+def run(jobs: Iterable[Job], file: RowFile, workers: int) -> Generator[Job, None, None]:
     """Compute what is not in the file yet, add the rows as each job finishes, and yield the job.
 
-    A single worker runs in this process; several run in their own processes, with one thread each.
+    A single worker runs in this process; several run in their own processes, with one thread each. Whatever ends it early,
+    Ctrl-C or a job that failed, ends the workers at once and keeps the rows of jobs that are finished.
     """
     todo = [job for job in jobs if job.key not in file.done()]
     if workers <= 1 or len(todo) <= 1:
@@ -52,17 +54,38 @@ def run(jobs: Iterable[Job], file: RowFile, workers: int) -> Iterator[Job]:
             file.add(job.run())
             yield job
         return
-    context = multiprocessing.get_context("spawn")
+    context, before = multiprocessing.get_context("spawn"), multiprocessing.active_children()
+    futures: dict[Future[list[Row]], Job] = {}
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start) as pool:
-        futures: dict[Future[list[Row]], Job] = {pool.submit(job.run): job for job in todo}
         try:
+            with _interrupts_later():
+                futures |= {pool.submit(job.run): job for job in todo}
             while futures:
                 for future in wait(futures, return_when=FIRST_COMPLETED).done:
                     file.add(future.result())
                     yield futures.pop(future)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Leaving the pool waits for the jobs that run, for minutes: their processes are ended first.
+            for worker in set(multiprocessing.active_children()) - set(before):
+                worker.terminate()
+            pool.shutdown(cancel_futures=True)
+            for future, job in futures.items():  # those that finished before that
+                if not future.cancelled() and future.exception() is None and job.key not in file.done():
+                    file.add(future.result())
             raise
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment; processes that start in it never get one, not even while they import."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start() -> None:

@@ -80,11 +80,12 @@ class RowFile:
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add the rows of a finished job, by way of a temporary file that replaces the old one."""
-        self.rows += list(rows)
+        rows = [*self.rows, *rows]
         with atomic(self.path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
-            writer.writerows(asdict(row) for row in self.rows)
+            writer.writerows(asdict(row) for row in rows)
+        self.rows = rows  # only now: who is interrupted before can add them again
 
 
 def set_aside(path: Path) -> None:

@@ -110,14 +110,13 @@ class CurvatureOptimizer(torch.optim.Optimizer):
     def _check_dtypes(self, error: RuntimeError) -> None:
         """An error of a step is explained if parameters have changed their dtype since their state was made."""
         for p in self._params():
-            kept, fits = self.state.get(p, {}), self._kept_as(p)
-            for value in kept.values():
-                if isinstance(value, Tensor) and value.is_floating_point() and value.shape == p.shape != ():
-                    if value.dtype != fits:
-                        raise RuntimeError(
-                            f"{type(self).__name__}.step: parameters have become {p.dtype} since the optimizer's state was made "
-                            f"in {value.dtype}; make the optimizer after model.half(), model.double() or model.to(dtype)"
-                        ) from error
+            tensors = [v for v in self.state.get(p, {}).values() if isinstance(v, Tensor) and v.shape == p.shape != ()]
+            kept = {v.dtype for v in tensors if v.is_floating_point()} - {self._kept_as(p)}
+            if kept:
+                raise RuntimeError(
+                    f"{type(self).__name__}.step: parameters have become {p.dtype} since the optimizer's state was made in "
+                    f"{kept.pop()}; make the optimizer after model.half(), model.double() or model.to(dtype)"
+                ) from error
 
     # ---- checkpoints
 

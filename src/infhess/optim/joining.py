@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -43,6 +44,14 @@ class ShadowSteps(JoinHook):
 
 class JoiningOptimizer(AveragingOptimizer, Joinable):
     """An optimizer that `torch.distributed.algorithms.Join([model, opt])` takes."""
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        Joinable.__init__(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        Joinable.__init__(self)
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """Hook for `torch.distributed.algorithms.Join([model, opt])`."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.algorithms.join import Join, Joinable
+from torch.distributed.algorithms.join import Join
 
 from infhess._checks import count
 from infhess._distributed import any_process, world_size
@@ -19,7 +19,6 @@ from infhess._precision import full_precision, full_precision_step
 from infhess.curvature.batch_curvature import DoubleBackwardError
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch, sizes_of
-from infhess.curvature.flat import real
 from infhess.curvature.loss import check_loss
 from infhess.curvature.random_state import RandomState
 from infhess.curvature.training_pass import TrainingPass
@@ -32,7 +31,7 @@ from infhess.optim.rate.difference_probe import DifferenceProbe
 from infhess.optim.rate.group_options import note_on_decay, warn_of_factor
 from infhess.optim.rate.live import live, moving
 from infhess.optim.rate.probe import Reading
-from infhess.optim.rate.prober import AnyProbe, Prober, read
+from infhess.optim.rate.prober import AnyProbe, read
 from infhess.optim.reports import Rate, RateReport
 from infhess.optim.scalings import checked_defaults
 from infhess.optim.stepping import advance
@@ -95,7 +94,6 @@ class RateFree(JoiningOptimizer):
         self.points = None if points is None else count(points, "points")
         self.report: RateReport | None = None  # on the last curvature probe
         super().__init__(params, defaults)
-        Joinable.__init__(self)
 
     _started = _noted = False  # whether a step was made, and a report given, since the optimizer was made
     # Context for a second run of the closure: callbacks use it to avoid logging twice.
@@ -247,10 +245,10 @@ class RateFree(JoiningOptimizer):
 
     def _with_notes(self, report: RateReport) -> RateReport:
         """A report with what is noted once only."""
-        options = () if self._noted else note_on_decay(self.param_groups, self.defaults["weight_decay"])
-        self._noted = True
         changed = note_on_changes(self.param_groups, self._betas, self.state)
-        return replace(report, notes=(*report.notes, *self._effect.notes(), *options, *changed))
+        decay = () if self._noted else note_on_decay(self.param_groups, self.defaults["weight_decay"])
+        self._noted = True
+        return replace(report, notes=(*report.notes, *self._effect.notes(), *changed, *decay))
 
     def _step(self) -> None:
         if not self._started:
@@ -291,23 +289,12 @@ class RateFree(JoiningOptimizer):
             return
         advance([self._with_state(part) for part in parts], scaler, state, self._size, self.state)
         self._betas = [group["betas"][0] for group in self.param_groups]
-        probed = state.steps_at_probe == state.steps
-        if self.report is not None and probed:  # the step has set its rate
+        if (
+            self.report is not None and state.steps_at_probe == state.steps
+        ):  # probed for this step, which has set its rate
             self.report = replace(self.report, rate=self.rate)
 
-    def _start_over(self) -> None:
-        """Go on as a new optimizer of the averaged weights."""
-        self._prober = Prober(self._scaling.rule, self._rate_state.afresh())
-        for p, own in self._trained():
-            real(p.detach()).copy_(own["averaged"])
-            self.state[p] = self._fresh(p)
-        self._publish()
-
-    # ---- copies, and processes that run out of data before others
+    # ---- copies
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "points": self.points, "report": self.report}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        Joinable.__init__(self)

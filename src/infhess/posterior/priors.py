@@ -104,8 +104,10 @@ class Kronecker:
 
     Args:
         mean: B0, a float (times the identity), a vector (a diagonal) or an (N, M) matrix.
-        left, right: W (N rows) and V (M rows), each a float, a vector or a matrix; `right` defaults to `left`.
-        noise_left, noise_right: L and R likewise; L defaults to 0 (exact products), R to L.
+        left: W (N rows), a float, a vector or a matrix.
+        right: V (M rows), likewise; by default as `left`.
+        noise_left: L, likewise; 0 for exact products.
+        noise_right: R, likewise; by default as `noise_left`.
 
     >>> import torch, infhess
     >>> prior = infhess.Kronecker(mean=0.0, left=torch.tensor([1.0, 4.0]), right=1.0, noise_left=1.0)

@@ -75,7 +75,10 @@ class Tracker:
     Args:
         source: `Hessian`, `GaussNewton`, … at parameters that move; or a matrix or `Products` that changes.
         k: how many eigenvalues.
-        rtol, points, budget, memory: for fresh estimates, as in `spectrum`.
+        rtol: of fresh estimates, as in `spectrum`.
+        points: of fresh estimates, likewise.
+        budget: of fresh estimates, likewise.
+        memory: of fresh estimates, likewise.
         generator: random numbers for the starts.
 
     >>> import torch

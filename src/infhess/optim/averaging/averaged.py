@@ -118,6 +118,14 @@ class AveragingOptimizer(CurvatureOptimizer):
     def _kept_as(self, p: Tensor) -> torch.dtype:
         return torch.promote_types(super()._kept_as(p), torch.float32)
 
+    def _start_over(self) -> None:
+        """Go on as a new optimizer of the averaged weights."""
+        self._prober = Prober(self._scaling.rule, self._rate_state.afresh())
+        for p, own in self._trained():
+            real(p.detach()).copy_(own["averaged"])
+            self.state[p] = self._fresh(p)
+        self._publish()
+
     # ---- the averaged weights
 
     @contextmanager
@@ -169,8 +177,7 @@ class AveragingOptimizer(CurvatureOptimizer):
     def resume(self) -> None:
         """Put the training weights into the model: for checkpoints whose model file holds the averaged weights.
 
-        Training then goes on bit for bit. BatchNorm's running statistics stay those of the file, which training does not use;
-        they follow the training weights within some batches, and `averaged` and `finish` compute their own.
+        Training then goes on bit for bit. BatchNorm's running statistics, which it does not use, stay those of the file.
         """
         self._outside("resume")
         betas = {p: group["betas"] for group in self.param_groups for p in group["params"]}

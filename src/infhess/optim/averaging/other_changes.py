@@ -22,17 +22,16 @@ def note_on_changes(
     for group, beta in zip(groups, betas):
         for p in group["params"]:
             own = state.get(p, {})
-            if own.get("step") and _differs(
-                *(sharded.local(v) for v in (real(p.detach()), own["z"], own["averaged"])), beta
-            ):
+            if own.get("step") and _differs(p, own, beta):
                 return (
-                    "weights were changed since the last step, by hand or in a forward pass, and the next step continues from the "
-                    "optimizer's own; instead of clamping weights after a step, do so in the forward pass "
+                    "weights were changed since the last step, by hand or in a forward pass, and the next step goes on from "
+                    "the optimizer's own; instead of clamping weights after a step, do so in the forward pass "
                     "(torch.nn.utils.parametrize)",
                 )
     return ()
 
 
-def _differs(w: Tensor, z: Tensor, x: Tensor, beta: float) -> bool:
+def _differs(p: Tensor, own: dict[str, Any], beta: float) -> bool:
+    w, z, x = (sharded.local(v) for v in (real(p.detach()), own["z"], own["averaged"]))
     y = torch.lerp(x, z, 1 - beta).to(w.dtype)
     return length([[widened(y - w)]]) > ROUNDING * torch.finfo(w.dtype).eps * length([[widened(y)]])

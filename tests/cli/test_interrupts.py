@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,11 @@ LONG = 900
 
 
 def start(*arguments, cwd):
+    # A shell that starts the tests in the background has them, and so their children, ignore SIGINT.
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(
         [sys.executable, *map(str, arguments)],
-        cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=listening,
     )  # fmt: skip
 
 

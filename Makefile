@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export NO_MKDOCS_2_WARNING := 1
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test test-machines test-versions test-long check format docs docs-serve gates release-check clean
+.PHONY: demo test test-machines test-versions test-long golden golden-update results-status check format docs docs-serve gates release-check clean
 
 demo: .venv/.demo
 	$(BIN)/infhess demo --out runs/demo
@@ -18,6 +18,18 @@ test: .venv/.dev
 
 test-long: .venv/.dev
 	$(PYTEST) -m long
+
+# Whether anything has changed in what is computed: short runs of everything, by hashes. To change it, raise the version of the
+# rule in src/infhess/_rules.py.
+golden: .venv/.dev
+	$(BIN)/python tools/golden.py
+
+golden-update: .venv/.dev
+	$(BIN)/python tools/golden.py --update
+
+# Which committed rows of results an older version of a rule has computed.
+results-status: .venv/.dev
+	$(BIN)/python tools/results_status.py
 
 # The numerical part as older processors and two threads compute it.
 test-machines: .venv/.dev

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 # A shell says 130 for both: a program that ends by itself, and one that the signal ends.
 STATUS = {130, -signal.SIGINT}
@@ -15,9 +16,11 @@ LONG = 900
 
 
 def start(*arguments, cwd):
+    # A shell that starts the tests in the background has them, and so their children, ignore SIGINT.
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(
         [sys.executable, *map(str, arguments)],
-        cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=listening,
     )  # fmt: skip
 
 

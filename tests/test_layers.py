@@ -18,7 +18,7 @@ import infhess
 ROOT = Path(infhess.__file__).parent
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks" / "infhess_bench"
 LAYERS = [
-    {"_checks", "_distributed", "_files", "_precision", "_random", "_draw", "_version"},
+    {"_checks", "_distributed", "_files", "_precision", "_random", "_draw", "_rules", "_version"},
     {"lowrank"},
     {"posterior"},
     {"curvature"},

@@ -117,7 +117,8 @@ PLAIN = {
 
     "RateFree.rate", "AveragingOptimizer.add_param_group", "AveragingOptimizer.state_dict",
     # training runs within, under its own autocast
-    "RateFree.watch", "Preconditioned.watch", "RateFree.join_hook", "RateFree.join_device", "RateFree.join_process_group",
+    "RateFree.watch", "Preconditioned.watch", "Rate.times",
+    *(f"JoiningOptimizer.join_{name}" for name in ("hook", "device", "process_group")),
     "TrainedHessian.at", "TrainedHessian.fresh", "TrainedHessian.points_of",
 }  # fmt: skip
 

@@ -61,6 +61,8 @@ GATES = (
     checked("formatting", "ruff format", PILOT, "\nx  =  1\n", "pilot.py"),
     checked("lint", "ruff check", PILOT, "\n\ndef unused() -> None:\n    import os\n", "F401"),
     checked("types", "mypy", PILOT, '\n\ndef wrong() -> int:\n    return ""\n', "return-value"),
+    Gate("golden runs", ("golden: tools/golden.py",), "src/infhess/optim/rate/settings.py", "drift: float = 0.02",
+         "drift: float = 0.03", "rate-free-kronecker-watch: step"),
     # Without a path: what the settings of pytest collect.
     guarded("doctests", "-k priors.Isotropic", "src/infhess/posterior/priors.py", r"\[\[2\.0, 0\.0\]", "[[2.5, 0.0]", "2.5"),
     guarded("a failing test", "tests/test_added.py", "tests/test_added.py", END, "def test_it():\n    assert False\n"),

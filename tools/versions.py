@@ -37,6 +37,8 @@ CORE = [
 # These need packages of other people, which have bounds of their own on Python and torch.
 FOREIGN = ["--ignore=tests/curvature/test_foreign.py", "--ignore=tests/lowrank/test_exports.py"]
 FOREIGN += ["--deselect=tests/test_imports.py::test_frameworks_are_imported_when_they_are_asked_for_and_not_before"]
+# A shell that starts this in the background has its children ignore Ctrl-C.
+FOREIGN += ["--ignore=tests/cli/test_interrupts.py"]
 # What other packages will drop one day is an error in the suite of today's versions, not at the lower bounds.
 WARNINGS = ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
 # Of torch on the very first release of Python 3.13.

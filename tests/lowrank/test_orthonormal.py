@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infhess.lowrank import ColumnBlocks, LowRank, orthonormal
-from infhess.lowrank.orthonormal import basis, tall_qr, tall_svd
+from infhess.lowrank.orthonormal import basis, least_squares, tall_qr, tall_svd
 from util import F64, close, randn
 
 F32 = torch.float32
@@ -136,3 +136,15 @@ def test_no_columns():
     Q = basis([ColumnBlocks(randn(N, 0))])
     assert Q.shape == (N, 0)
     close((LowRank(2.0, randn(5, 0)).solve(torch.ones(5))), torch.full((5,), 0.5))
+
+
+def test_least_squares_have_the_same_bits_whatever_was_in_memory_before():
+    A, B = randn(83, 8), randn(83, 4, seed=1)
+    dirt, found = [], []
+    for i in range(60):  # integers of several sizes, half of them freed: what the next call allocates holds them
+        dirt.append(torch.randint(0, 3, (1 + 7 * i,), dtype=torch.int32))
+        if i % 2:
+            del dirt[0]
+        found.append(least_squares(A.clone(), B.clone()))
+    assert all(torch.equal(x, found[0]) for x in found)
+    close(A.mT @ (A @ found[0] - B), torch.zeros(8, 4, dtype=F64), atol=1e-12)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from infhess._files import atomic
+from infhess._rules import versioned
 from infhess._version import __version__
+from infhess.cli.rules import rule_before, rule_of
 
 Key = tuple[str, str, str, int, int]  # experiment, problem, method, seed, batch size
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number of one curve: `method` names the curve, the counts are the cost."""
+    """One number of one curve: `method` names the curve, the counts are the cost; `rule` is filled in when it is stored."""
 
     experiment: str
     problem: str
@@ -30,6 +32,7 @@ class Row:
     loss: float = float("nan")
     metric: float = float("nan")
     version: str = __version__
+    rule: str = ""
 
     @property
     def key(self) -> Key:
@@ -65,7 +68,7 @@ class RowFile:
             return
         with self.path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            if reader.fieldnames != COLUMNS:
+            if reader.fieldnames not in (COLUMNS, COLUMNS[:-1]):  # earlier files do not name the rule
                 raise ValueError(f"{self.path}: expected the columns {','.join(COLUMNS)}; choose another --out folder")
             for record in reader:
                 yield _row(record)
@@ -80,7 +83,8 @@ class RowFile:
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add the rows of a finished job, by way of a temporary file that replaces the old one."""
-        rows = [*self.rows, *rows]
+        named = [row if row.rule else replace(row, rule=versioned(rule_of(*row.key[:3]))) for row in rows]
+        rows = [*self.rows, *named]
         with atomic(self.path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
@@ -97,6 +101,7 @@ def set_aside(path: Path) -> None:
 def _row(record: dict[str, str]) -> Row:
     kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
     try:
-        return Row(**{f.name: kinds[str(f.type)](record[f.name]) for f in fields(Row)})
+        row = Row(**{f.name: kinds[str(f.type)](record[f.name]) for f in fields(Row) if f.name in record})
     except (TypeError, ValueError) as error:
         raise ValueError(f"rows.csv has a damaged line ({record}); fix it, or start over with --fresh") from error
+    return row if "rule" in record else replace(row, rule=rule_before(*row.key[:3], row.version))

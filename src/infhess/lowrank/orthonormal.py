@@ -168,3 +168,13 @@ def complement(basis: Tensor, j: int) -> Tensor:
     unit = basis.new_zeros(N, j)
     unit[p : p + j] = torch.eye(j, dtype=basis.dtype, device=basis.device)
     return torch.ormqr(*torch.geqrf(basis), unit) if p and j else unit
+
+
+def least_squares(A: Tensor, B: Tensor) -> Tensor:
+    """The X that minimises |A X − B|, the shortest if there are many; the same bits each time.
+
+    Not by gelsy, PyTorch's default on CPUs: its pivots start from uninitialised memory
+    (https://github.com/pytorch/pytorch/issues/187411), so that digits, and sometimes the rank, change from call to call.
+    """
+    solution: Tensor = torch.linalg.lstsq(A, B, driver=None if A.is_cuda else "gelsd").solution
+    return solution

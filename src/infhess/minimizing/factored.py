@@ -9,6 +9,7 @@ from torch import Tensor
 
 from infhess.curvature.batch_source import Hessian
 from infhess.curvature.batches import Batch
+from infhess.lowrank.orthonormal import least_squares
 from infhess.minimizing.pool_curvature import Inverse, PoolCurvature
 
 # Rounds of the estimate, alternating between the factors; eigenvalues below this share of the largest are rounding.
@@ -106,5 +107,5 @@ def _fitted(factors: Factors, layout: Layout, curvature: PoolCurvature) -> tuple
         seen.append(float(z.reshape(-1) @ layout.matrix(curvature.product(layout.flat(z))).reshape(-1)) / size)
     A, b = torch.tensor(rows, dtype=torch.float64), torch.tensor(seen, dtype=torch.float64)
     weight = 1 / b.abs().clamp(min=1e-300)
-    a, rho = torch.linalg.lstsq(A * weight[:, None], (b * weight)[:, None]).solution[:, 0].tolist()
+    a, rho = least_squares(A * weight[:, None], (b * weight)[:, None])[:, 0].tolist()
     return a, rho

@@ -9,6 +9,7 @@ from infhess.curvature.batch_curvature import BatchCurvature
 from infhess.curvature.batch_source import BatchSource
 from infhess.curvature.batches import Batch, size_of, sliced
 from infhess.curvature.source import Source
+from infhess.lowrank.orthonormal import least_squares
 
 # Up to this many parameters the graphs of all batches are kept for further products; otherwise they are rebuilt for each.
 KEEP_GRAPHS = 100_000
@@ -67,7 +68,7 @@ class Pool(Source):
         T = torch.zeros(n, m, m, dtype=torch.float64, device=U.device)
         for j, form in enumerate(self.forms):
             T[:, : j + 1, j] = T[:, j, : j + 1] = form.to(T)
-        C = torch.linalg.lstsq(S.to(T), U.to(T)).solution
+        C = least_squares(S.to(T), U.to(T))
         C = C / torch.linalg.vector_norm(S.to(T) @ C, dim=0).clamp(min=1e-300)
         curvatures = torch.einsum("ij,aik,kj->aj", C, T, C)
         weights = torch.tensor(self.weights).to(T)[:, None]

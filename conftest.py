@@ -12,11 +12,9 @@ from hypothesis import HealthCheck, settings
 from browser import CHROMIUM, Browser
 
 # Left out where a framework does not install: Transformers asks for Python 3.11.
-collect_ignore = (
-    []
-    if find_spec("transformers")
-    else ["tests/integrations/test_transformers.py", "src/infhess/integrations/transformers.py"]
-)
+OF_TRANSFORMERS = ["tests/trainer_cases.py", "tests/integrations/test_transformers.py"]
+OF_TRANSFORMERS += ["src/infhess/integrations/transformers.py"]
+collect_ignore = [] if find_spec("transformers") else OF_TRANSFORMERS
 
 # One thread, here and in the commands that tests start: workers side by side have a core each. tools/machines.py asks for two.
 THREADS = os.environ.get("INFHESS_TEST_THREADS", "1")

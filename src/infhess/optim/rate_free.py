@@ -289,9 +289,8 @@ class RateFree(JoiningOptimizer):
             return
         advance([self._with_state(part) for part in parts], scaler, state, self._size, self.state)
         self._betas = [group["betas"][0] for group in self.param_groups]
-        if (
-            self.report is not None and state.steps_at_probe == state.steps
-        ):  # probed for this step, which has set its rate
+        probed = state.steps_at_probe == state.steps
+        if self.report is not None and probed:  # this step has set the rate of its report
             self.report = replace(self.report, rate=self.rate)
 
     # ---- copies

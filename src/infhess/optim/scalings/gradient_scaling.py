@@ -47,7 +47,7 @@ class GradientScaling(ABC):
     name: ClassVar[str]
     rule: ClassVar[RateFreeRule]  # the constants of the learning-rate rule for this scaling
     beta: ClassVar[float]  # default of β₂
-    eps: ClassVar[float]  # default of ε, in units of the root mean square of the gradient
+    eps: ClassVar[float]  # default of ε, in units of the largest root mean square of the gradient at a probe
 
     @abstractmethod
     def fresh(self, w: Tensor) -> Own:
